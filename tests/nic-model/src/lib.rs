@@ -1,0 +1,9 @@
+//! A device model of a ConnectX-class RoCE NIC: firmware, packet engine and wire.
+//!
+//! The model knows nothing of who drives it. Its host side is a PCI device
+//! ([`ferroce_vfio_user::device::PciDevice`]): configuration space, BAR 0, MSI-X and DMA by IOVA. Its wire
+//! side sends and receives Ethernet frames.
+
+pub mod payload;
+pub mod psn;
+pub mod wire;

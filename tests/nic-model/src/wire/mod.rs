@@ -1,0 +1,3 @@
+//! Frames on the wire: headers, their order in a packet, and the ICRC.
+
+pub mod packet;
