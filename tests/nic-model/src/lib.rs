@@ -4,6 +4,7 @@
 //! ([`ferroce_vfio_user::device::PciDevice`]): configuration space, BAR 0, MSI-X and DMA by IOVA. Its wire
 //! side sends and receives Ethernet frames.
 
+pub mod clock;
 pub mod payload;
 pub mod psn;
 pub mod wire;

@@ -5,6 +5,9 @@
 use crate::payload::Payload;
 use crate::psn::Psn;
 
+/// Length of a BTH in bytes.
+pub const BTH_BYTES: usize = 12;
+
 /// Base transport header (IBTA vol. 1, 9.2), 12 bytes on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Bth {
