@@ -33,7 +33,10 @@ impl Add<Duration> for Nanos {
     type Output = Nanos;
 
     fn add(self, d: Duration) -> Nanos {
-        Nanos(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+        Nanos(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
     }
 }
 

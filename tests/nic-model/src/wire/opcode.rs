@@ -88,7 +88,10 @@ impl Kind {
 
     /// Whether the responder sends it to answer a request.
     pub const fn is_response(self) -> bool {
-        matches!(self, Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
+        matches!(
+            self,
+            Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge
+        )
     }
 
     /// Whether packets of it may carry payload (a CNP carries 16 reserved bytes).
@@ -242,7 +245,12 @@ mod tests {
     fn rows_are_consistent() {
         for row in TABLE {
             let h = row.headers;
-            assert_eq!(h.contains(Headers::DETH), row.transport == Transport::Ud, "{}", row.name);
+            assert_eq!(
+                h.contains(Headers::DETH),
+                row.transport == Transport::Ud,
+                "{}",
+                row.name
+            );
             let starts_rdma = matches!(row.kind, Kind::Write | Kind::ReadRequest) && row.position.is_start();
             assert_eq!(h.contains(Headers::RETH), starts_rdma, "{}", row.name);
             let answers = row.kind.is_response() && row.position != Position::Middle;
@@ -252,6 +260,9 @@ mod tests {
             }
         }
         assert_eq!(info(RC_COMPARE_SWAP).map(OpcodeInfo::header_bytes), Some(40));
-        assert_eq!(info(RC_ATOMIC_ACKNOWLEDGE).map(OpcodeInfo::header_bytes), Some(24));
+        assert_eq!(
+            info(RC_ATOMIC_ACKNOWLEDGE).map(OpcodeInfo::header_bytes),
+            Some(24)
+        );
     }
 }
