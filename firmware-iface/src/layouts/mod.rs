@@ -1,0 +1,27 @@
+//! The PRM layouts that driver and device model use, under the PRM's names.
+//!
+//! `tests/layout_tables.rs` holds every offset, width and size against the PRM's tables.
+
+mod caps;
+mod caps_more;
+mod ctx;
+mod events;
+mod hca;
+mod objects;
+mod qp;
+mod queues;
+mod regs;
+mod srq;
+mod vport;
+
+pub use caps::*;
+pub use caps_more::*;
+pub use ctx::*;
+pub use events::*;
+pub use hca::*;
+pub use objects::*;
+pub use qp::*;
+pub use queues::*;
+pub use regs::*;
+pub use srq::*;
+pub use vport::*;
