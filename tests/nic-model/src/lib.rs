@@ -5,6 +5,7 @@
 //! side sends and receives Ethernet frames.
 
 pub mod clock;
+pub mod objects;
 pub mod payload;
 pub mod psn;
 pub mod wire;
