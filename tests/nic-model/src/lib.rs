@@ -8,4 +8,5 @@ pub mod clock;
 pub mod objects;
 pub mod payload;
 pub mod psn;
+pub mod rc;
 pub mod wire;
