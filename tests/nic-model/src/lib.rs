@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod objects;
+pub mod host;
 pub mod payload;
 pub mod psn;
 pub mod rc;
