@@ -5,8 +5,8 @@
 //! side sends and receives Ethernet frames.
 
 pub mod clock;
-pub mod objects;
 pub mod host;
+pub mod objects;
 pub mod payload;
 pub mod psn;
 pub mod rc;
