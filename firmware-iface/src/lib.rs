@@ -14,5 +14,10 @@
 
 extern crate alloc;
 
+pub mod command;
+pub mod event;
 pub mod layout;
 pub mod layouts;
+pub mod opcode;
+pub mod queue;
+pub mod status;
