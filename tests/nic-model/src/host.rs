@@ -617,5 +617,32 @@ fn info_of(region: &Region) -> MapInfo {
     }
 }
 
+/// Host memory for unit tests.
+#[cfg(test)]
+pub(crate) mod test_support {
+    use ferroce_vfio_user::device::{DmaFd, DmaMap};
+    use rustix::fs::MemfdFlags;
+
+    use super::HostMemory;
+
+    /// `len` zeroed bytes, mapped for reading and writing at `iova`.
+    pub(crate) fn host_memory(iova: u64, len: u64) -> HostMemory {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+        let fd = rustix::fs::memfd_create("host", flags).unwrap();
+        rustix::fs::ftruncate(&fd, len).unwrap();
+        let mut host = HostMemory::new();
+        let memory = Some(DmaFd { fd, offset: 0 });
+        host.map(DmaMap {
+            iova,
+            len,
+            readable: true,
+            writable: true,
+            memory,
+        })
+        .unwrap();
+        host
+    }
+}
+
 #[cfg(test)]
 mod tests;
