@@ -1,1 +1,21 @@
-//! placeholder
+//! A kernel-bypass driver for RoCE NICs of the ConnectX family (mlx5), in user space.
+//!
+//! ```text
+//!   verbs        PD, MR, CQ, QP: what programs use
+//!   ring         send, receive and completion queues: the fast path
+//!   bring-up     firmware commands, pages, event queues, health
+//!   mem          IOVA space, DMA memory          mmio, barrier   registers and the order of stores
+//!   function     one PCI function: VFIO, vfio-user socket, or an object in this process
+//! ```
+//!
+//! A NIC is opened by its address, [`function::FunctionAddress`], through [`function::open`], or handed over as an
+//! object, [`function::InProcess`].
+//!
+//! Only `function`, `mem`, `mmio` and `barrier` contain `unsafe` code, each with a note why. All that a device, its
+//! firmware, a peer or the host says is checked.
+#![deny(unsafe_code)]
+
+pub mod barrier;
+pub mod function;
+pub mod mem;
+pub mod mmio;

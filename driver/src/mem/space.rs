@@ -1,0 +1,514 @@
+//! The IOVA space of one function, and the arenas that buffers come from.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+use super::ranges::RangeSet;
+use super::{DmaBuffer, DmaError, SharedMapping};
+use crate::function::{FunctionError, HostPages, PciFunction, host_page_size};
+
+/// Buffers are cut from arenas in units of the device's page, also where the host's pages are larger.
+const UNIT: u64 = 4096;
+/// An arena for small buffers: one huge page.
+const ARENA: u64 = 2 << 20;
+/// Buffers from this size on get an arena of their own, as long as there are maps enough.
+const LARGE: u64 = 1 << 20;
+/// The largest alignment that is worth having: the largest page of the CPUs and IOMMUs we know.
+const MOST_ALIGNMENT: u64 = 1 << 30;
+
+/// How a buffer is to be allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocOptions {
+    /// What pages it is made of.
+    pub pages: PageKind,
+    /// Whether it gets an IOMMU map of its own, shared with no other buffer and gone when it is dropped. Buffers of
+    /// 1 MiB and more do in any case until half of the allowed maps are used.
+    pub dedicated: bool,
+}
+
+/// Pages of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PageKind {
+    /// Normal pages, transparent huge pages where the kernel gives them.
+    #[default]
+    Normal,
+    /// Reserved huge pages of 2 MiB. The buffer is [`AllocOptions::dedicated`].
+    Huge2M,
+    /// Reserved huge pages of 1 GiB. The buffer is [`AllocOptions::dedicated`].
+    Huge1G,
+}
+
+impl PageKind {
+    fn huge_size(self) -> Option<u64> {
+        match self {
+            PageKind::Normal => None,
+            PageKind::Huge2M => Some(2 << 20),
+            PageKind::Huge1G => Some(1 << 30),
+        }
+    }
+}
+
+/// The IOVA space of a function: gives DMA memory, keeps account of it.
+///
+/// Lives as long as any buffer in it. When it goes, all that is still mapped (leaked buffers too) is unmapped.
+pub struct DmaSpace {
+    function: Arc<dyn PciFunction>,
+    /// Granule of maps: the larger of the host's and the IOMMU's smallest page.
+    granule: u64,
+    state: Mutex<State>,
+    leaked: AtomicU64,
+}
+
+struct State {
+    iova: RangeSet,
+    mappings: u32,
+    mapped_bytes: u64,
+    /// By their first IOVA.
+    arenas: BTreeMap<u64, ArenaState>,
+}
+
+struct ArenaState {
+    arena: Arc<Arena>,
+    /// By offset in the arena.
+    free: RangeSet,
+    /// From this offset on nothing was ever used, so it is still zero.
+    fresh: u64,
+    kind: ArenaKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ArenaKind {
+    /// For any buffers; goes when empty.
+    Shared,
+    /// For any buffers; stays.
+    Reserved,
+    /// One buffer.
+    Dedicated,
+    /// Could not be unmapped; never used again.
+    Stuck,
+}
+
+/// One memfd, mapped here and for the device.
+pub(super) struct Arena {
+    pub(super) iova: u64,
+    pub(super) memory: SharedMapping,
+    fd: OwnedFd,
+}
+
+impl Arena {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn len(&self) -> u64 {
+        self.memory.len() as u64
+    }
+}
+
+impl fmt::Debug for DmaSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        f.debug_struct("DmaSpace")
+            .field("function", &self.function.address())
+            .field("mappings", &state.mappings)
+            .field("mapped_bytes", &state.mapped_bytes)
+            .field("leaked_bytes", &self.leaked_bytes())
+            .finish()
+    }
+}
+
+impl DmaSpace {
+    /// The IOVA space of `function`, empty. A function has one space; a second would hand out the same addresses, whose
+    /// maps the function refuses.
+    ///
+    /// # Errors
+    /// [`DmaError::IovaExhausted`] where the function offers no IOVA range at all.
+    pub fn new(function: Arc<dyn PciFunction>) -> Result<Arc<DmaSpace>, DmaError> {
+        let limits = function.dma_limits();
+        let least = limits.page_sizes & limits.page_sizes.wrapping_neg();
+        let granule = least.max(host_page_size() as u64).max(UNIT);
+        // Whole granules only, and not address 0, which devices and people take for "none".
+        let ranges = limits.iova_ranges.iter().filter_map(|range| {
+            let start = (*range.start()).max(1).checked_next_multiple_of(granule)?;
+            let end = (u128::from(*range.end()) + 1) / u128::from(granule) * u128::from(granule);
+            let last = u64::try_from(end.checked_sub(1)?).ok()?;
+            (start < last).then_some(start..=last)
+        });
+        let iova = RangeSet::new(ranges);
+        if iova.largest() == 0 {
+            return Err(DmaError::IovaExhausted {
+                len: granule,
+                ranges: limits.iova_ranges.len(),
+                largest: 0,
+            });
+        }
+        let state = State {
+            iova,
+            mappings: 0,
+            mapped_bytes: 0,
+            arenas: BTreeMap::new(),
+        };
+        Ok(Arc::new(DmaSpace {
+            function,
+            granule,
+            state: Mutex::new(state),
+            leaked: AtomicU64::new(0),
+        }))
+    }
+
+    /// The function.
+    pub fn function(&self) -> &Arc<dyn PciFunction> {
+        &self.function
+    }
+
+    /// The granule of IOMMU maps in bytes: 4096, or more on hosts with larger pages.
+    pub fn granule(&self) -> u64 {
+        self.granule
+    }
+
+    /// Bytes given up for good since the device may still touch them, see [`DmaBuffer::leak`].
+    pub fn leaked_bytes(&self) -> u64 {
+        self.leaked.load(Relaxed)
+    }
+
+    /// Number of IOMMU maps in use.
+    pub fn mappings(&self) -> u32 {
+        self.state().mappings
+    }
+
+    /// Bytes that the device can reach.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.state().mapped_bytes
+    }
+
+    /// A zeroed buffer of `len` bytes, its IOVA aligned to 4096 bytes and, where the IOVA space allows, to the power of
+    /// two at or above its length (1 GiB at most).
+    ///
+    /// # Errors
+    /// [`DmaError::ZeroLength`], [`DmaError::IovaExhausted`], [`DmaError::MappingLimit`], [`DmaError::Memory`] or what
+    /// the function says. Nothing is left behind then.
+    pub fn alloc(self: &Arc<Self>, len: usize) -> Result<DmaBuffer, DmaError> {
+        self.alloc_with(len, &AllocOptions::default())
+    }
+
+    /// As [`DmaSpace::alloc`], with options.
+    ///
+    /// # Errors
+    /// As [`DmaSpace::alloc`], and [`DmaError::NoHugePages`].
+    pub fn alloc_with(self: &Arc<Self>, len: usize, options: &AllocOptions) -> Result<DmaBuffer, DmaError> {
+        if len == 0 {
+            return Err(DmaError::ZeroLength);
+        }
+        let unit = if options.dedicated { self.granule } else { UNIT };
+        let span = (len as u64)
+            .checked_next_multiple_of(unit)
+            .filter(|s| *s <= isize::MAX as u64 / 2);
+        let span = span.ok_or(DmaError::TooLong { len: len as u64 })?;
+        let mut state = self.state();
+        let short = self.maps_run_short(&state);
+        let huge = options.pages.huge_size();
+        if options.dedicated || huge.is_some() || (span >= LARGE && !short) {
+            let whole = span.checked_next_multiple_of(huge.unwrap_or(self.granule));
+            let whole = whole.ok_or(DmaError::TooLong { len: len as u64 })?;
+            let iova = self.add_arena(&mut state, whole, options.pages, ArenaKind::Dedicated)?;
+            let (buffer, _) = self.cut(&mut state, iova, span, len)?;
+            return Ok(buffer);
+        }
+        let found = state
+            .arenas
+            .iter_mut()
+            .find_map(|(iova, arena)| arena.fits(span).then_some(*iova));
+        let iova = match found {
+            Some(iova) => iova,
+            None => self.add_shared_arena(&mut state, span, short)?,
+        };
+        let (buffer, used_before) = self.cut(&mut state, iova, span, len)?;
+        drop(state);
+        buffer.fill(0, used_before, 0)?;
+        Ok(buffer)
+    }
+
+    /// Maps `len` bytes beforehand, of which later buffers are cut, and keeps them mapped until the space goes: for
+    /// programs that want many large buffers out of few IOMMU maps.
+    ///
+    /// # Errors
+    /// As [`DmaSpace::alloc_with`].
+    pub fn reserve(&self, len: usize, pages: PageKind) -> Result<(), DmaError> {
+        let unit = pages.huge_size().unwrap_or(self.granule);
+        let whole = (len as u64)
+            .checked_next_multiple_of(unit)
+            .filter(|s| *s <= isize::MAX as u64 / 2);
+        match whole.ok_or(DmaError::TooLong { len: len as u64 })? {
+            0 => Err(DmaError::ZeroLength),
+            whole => self
+                .add_arena(&mut self.state(), whole, pages, ArenaKind::Reserved)
+                .map(|_| ()),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Half of the allowed maps are in use: from now on large buffers share too.
+    fn maps_run_short(&self, state: &State) -> bool {
+        self.function
+            .dma_limits()
+            .max_mappings
+            .is_some_and(|most| state.mappings >= most / 2)
+    }
+
+    /// An arena for small buffers with room for `span`. Where maps run short each new one is larger, so that the
+    /// number of maps grows with the logarithm of the memory.
+    fn add_shared_arena(&self, state: &mut State, span: u64, short: bool) -> Result<u64, DmaError> {
+        let exact = span.next_multiple_of(self.granule);
+        let wish = if short { state.mapped_bytes / 2 } else { ARENA };
+        let wish = wish.max(ARENA).next_multiple_of(self.granule);
+        if wish > exact {
+            match self.add_arena(state, wish, PageKind::Normal, ArenaKind::Shared) {
+                Err(DmaError::MappingLimit { limit }) => return Err(DmaError::MappingLimit { limit }),
+                // Perhaps there is room for what is needed, though not for more (RLIMIT_MEMLOCK, address space).
+                Err(error) => log::debug!("arena of {wish} bytes: {error}; trying {exact}"),
+                done => return done,
+            }
+        }
+        self.add_arena(state, exact, PageKind::Normal, ArenaKind::Shared)
+    }
+
+    /// Makes an arena and maps it; gives its IOVA. On an error nothing is left of it.
+    fn add_arena(
+        &self,
+        state: &mut State,
+        len: u64,
+        pages: PageKind,
+        kind: ArenaKind,
+    ) -> Result<u64, DmaError> {
+        self.check_map_limit(state)?;
+        let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
+        let (fd, memory) = make_memory(len, pages, align)?;
+        let iova = self.take_iova(state, len, align, memory.as_ptr().as_ptr() as u64)?;
+        // SAFETY: the arena owns the mapping and is dropped only after `dma_unmap` succeeded; the file is sealed against
+        // shrinking; buffers access it by copy or atomically only, LocalBuffer while the device has no business there.
+        let pages = unsafe { HostPages::new(memory.as_ptr(), len, Some((fd.as_fd(), 0))) };
+        if let Err(error) = self.function.dma_map(iova, &pages) {
+            self.give_iova(state, iova, len);
+            return Err(map_error(error));
+        }
+        let arena = Arc::new(Arena { iova, memory, fd });
+        state.mappings += 1;
+        state.mapped_bytes += len;
+        let free = RangeSet::new([0..=len - 1]);
+        state.arenas.insert(
+            iova,
+            ArenaState {
+                arena,
+                free,
+                fresh: 0,
+                kind,
+            },
+        );
+        Ok(iova)
+    }
+
+    fn check_map_limit(&self, state: &State) -> Result<(), DmaError> {
+        match self.function.dma_limits().max_mappings {
+            Some(limit) if state.mappings >= limit => Err(DmaError::MappingLimit { limit }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes IOVA space that agrees with `va` modulo `align`, or else modulo the largest smaller power of two for which
+    /// there is room.
+    fn take_iova(&self, state: &mut State, len: u64, align: u64, va: u64) -> Result<u64, DmaError> {
+        let mut modulus = align;
+        loop {
+            if let Some(iova) = state.iova.take(len, modulus, va & (modulus - 1)) {
+                return Ok(iova);
+            }
+            if modulus <= self.granule {
+                let ranges = self.function.dma_limits().iova_ranges.len();
+                return Err(DmaError::IovaExhausted {
+                    len,
+                    ranges,
+                    largest: state.iova.largest(),
+                });
+            }
+            modulus /= 2;
+        }
+    }
+
+    fn give_iova(&self, state: &mut State, iova: u64, len: u64) {
+        if !state.iova.give(iova, len) {
+            log::error!("IOVA {iova:#x} + {len:#x} was freed twice");
+        }
+    }
+
+    /// Cuts a buffer out of the arena at `iova`, which has room; says how many of its first bytes were used before.
+    fn cut(
+        self: &Arc<Self>,
+        state: &mut State,
+        iova: u64,
+        span: u64,
+        len: usize,
+    ) -> Result<(DmaBuffer, usize), DmaError> {
+        let no_room = DmaError::IovaExhausted {
+            len: span,
+            ranges: 1,
+            largest: 0,
+        };
+        let Some(arena) = state.arenas.get_mut(&iova) else {
+            return Err(no_room);
+        };
+        let Some(offset) = arena.take(span) else {
+            return Err(no_room);
+        };
+        let used_before = arena.fresh.saturating_sub(offset).min(span);
+        arena.fresh = arena.fresh.max(offset + span);
+        let buffer = DmaBuffer::new(self.clone(), arena.arena.clone(), offset, span, len);
+        Ok((buffer, used_before.min(len as u64) as usize))
+    }
+
+    /// A buffer is dropped: its part of the arena is free again, or leaked.
+    pub(super) fn release(&self, arena: &Arc<Arena>, offset: u64, span: u64, leak: bool) {
+        if leak {
+            let total = self.leaked.fetch_add(span, Relaxed) + span;
+            log::warn!(
+                "{}: {span} bytes of DMA memory leaked, {total} in all",
+                self.function.address()
+            );
+            return;
+        }
+        let mut state = self.state();
+        let spare = state
+            .arenas
+            .values()
+            .any(|a| a.kind == ArenaKind::Shared && a.is_empty());
+        let Some(entry) = state.arenas.get_mut(&arena.iova) else {
+            return;
+        };
+        if !entry.free.give(offset, span) {
+            log::error!(
+                "DMA memory at IOVA {:#x} + {span:#x} was freed twice",
+                arena.iova + offset
+            );
+        }
+        // One empty arena stays, so that a buffer that comes and goes does not map and unmap each time.
+        let goes = match entry.kind {
+            ArenaKind::Dedicated => true,
+            ArenaKind::Shared => entry.is_empty() && (spare || arena.len() > ARENA),
+            ArenaKind::Reserved | ArenaKind::Stuck => false,
+        };
+        if goes {
+            self.remove_arena(&mut state, arena.iova);
+        }
+    }
+
+    /// Unmaps an arena and forgets it. If the unmap fails the memory stays, for the device may still reach it.
+    fn remove_arena(&self, state: &mut State, iova: u64) {
+        let Some(entry) = state.arenas.get_mut(&iova) else {
+            return;
+        };
+        let len = entry.arena.len();
+        match self.function.dma_unmap(iova, len) {
+            Ok(()) => {
+                state.arenas.remove(&iova);
+                state.mappings -= 1;
+                state.mapped_bytes -= len;
+                self.give_iova(state, iova, len);
+            }
+            Err(error) => {
+                log::error!("{}: {error}; {len} bytes stay allocated", self.function.address());
+                entry.kind = ArenaKind::Stuck;
+                self.leaked.fetch_add(len, Relaxed);
+            }
+        }
+    }
+}
+
+impl Drop for DmaSpace {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (iova, entry) in std::mem::take(&mut state.arenas) {
+            if let Err(error) = self.function.dma_unmap(iova, entry.arena.len()) {
+                log::error!("{}: {error}; the memory stays allocated", self.function.address());
+                std::mem::forget(entry);
+            }
+        }
+    }
+}
+
+impl ArenaState {
+    fn is_empty(&self) -> bool {
+        self.free.is_exactly(0, self.arena.len() - 1)
+    }
+
+    fn alignment(span: u64) -> u64 {
+        span.next_power_of_two().min(MOST_ALIGNMENT)
+    }
+
+    /// Whether a shared buffer of `span` bytes can be cut from this.
+    fn fits(&mut self, span: u64) -> bool {
+        if !matches!(self.kind, ArenaKind::Shared | ArenaKind::Reserved) || self.free.largest() < span {
+            return false;
+        }
+        match self.take(span) {
+            Some(offset) => self.free.give(offset, span),
+            None => false,
+        }
+    }
+
+    fn take(&mut self, span: u64) -> Option<u64> {
+        // An arena that was made for an odd size has no place at the full alignment except its beginning.
+        self.free.take(span, Self::alignment(span), 0)
+    }
+}
+
+/// Makes DMA memory: a memfd of `len` bytes, sealed, mapped at a multiple of `align`.
+fn make_memory(len: u64, pages: PageKind, align: u64) -> Result<(OwnedFd, SharedMapping), DmaError> {
+    let memory = |what| {
+        move |e: rustix::io::Errno| DmaError::Memory {
+            what,
+            len,
+            source: e.into(),
+        }
+    };
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match pages {
+        PageKind::Normal => {}
+        PageKind::Huge2M => flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
+        PageKind::Huge1G => flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
+    }
+    let huge_error = |source: std::io::Error| match pages.huge_size() {
+        Some(page) => DmaError::NoHugePages { len, page, source },
+        None => DmaError::Memory {
+            what: "mapping of memory",
+            len,
+            source,
+        },
+    };
+    let fd = memfd_create("ferroce-dma", flags).map_err(|e| huge_error(e.into()))?;
+    ftruncate(&fd, len).map_err(memory("sizing of memory"))?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&fd, seals).map_err(memory("sealing of memory"))?;
+    let size = usize::try_from(len).map_err(|_| DmaError::TooLong { len })?;
+    let align = align.max(pages.huge_size().unwrap_or(0)) as usize;
+    let mapping = SharedMapping::new(fd.as_fd(), 0, size, align).map_err(huge_error)?;
+    if pages == PageKind::Normal && len >= ARENA {
+        mapping.want_huge_pages();
+    }
+    Ok((fd, mapping))
+}
+
+/// The mapping limit is one error, whoever noticed it.
+fn map_error(error: FunctionError) -> DmaError {
+    match error {
+        FunctionError::MappingLimit { limit } => DmaError::MappingLimit { limit },
+        error => DmaError::Function(error),
+    }
+}
