@@ -311,7 +311,12 @@ macro_rules! layout {
                 $crate::layout::debug_fields(<Self as $crate::layout::Layout>::INFO, &self.0, f)
             }
         }
-    )*};
+    )*
+
+        /// The layouts that are declared here.
+        pub(crate) const LAYOUTS: &[&$crate::layout::LayoutInfo] =
+            &[ $( <$Name as $crate::layout::Layout>::INFO, )* ];
+    };
 }
 
 /// The pieces that [`layout!`](crate::layout!) puts together for each form of field.

@@ -25,3 +25,18 @@ pub use queues::*;
 pub use regs::*;
 pub use srq::*;
 pub use vport::*;
+
+/// Every layout, file by file.
+pub const ALL: &[&[&crate::layout::LayoutInfo]] = &[
+    caps::LAYOUTS,
+    caps_more::LAYOUTS,
+    ctx::LAYOUTS,
+    events::LAYOUTS,
+    hca::LAYOUTS,
+    objects::LAYOUTS,
+    qp::LAYOUTS,
+    queues::LAYOUTS,
+    regs::LAYOUTS,
+    srq::LAYOUTS,
+    vport::LAYOUTS,
+];
