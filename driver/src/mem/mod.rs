@@ -22,14 +22,22 @@
 #![allow(unsafe_code)]
 
 mod buffer;
+mod caller;
 mod copy;
+mod dbr;
 mod error;
+mod local;
 mod mapping;
 mod ranges;
+mod ring;
 mod space;
 
 pub use buffer::DmaBuffer;
+pub use caller::{CallerMapping, CallerMemory};
+pub use dbr::DoorbellRecord;
 pub use error::DmaError;
+pub use local::{LentBuffer, LocalBuffer};
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
+pub use ring::DmaRing;
 pub use space::{AllocOptions, DmaSpace, PageKind};

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use super::dbr::DbrPage;
 use super::ranges::RangeSet;
 use super::{DmaBuffer, DmaError, SharedMapping};
 use crate::function::{FunctionError, HostPages, PciFunction, host_page_size};
@@ -63,6 +64,8 @@ pub struct DmaSpace {
     granule: u64,
     state: Mutex<State>,
     leaked: AtomicU64,
+    /// Pages of doorbell records that may have room. Weak, since each holds this space.
+    pub(super) dbr_pages: Mutex<Vec<Weak<DbrPage>>>,
 }
 
 struct State {
@@ -159,6 +162,7 @@ impl DmaSpace {
             granule,
             state: Mutex::new(state),
             leaked: AtomicU64::new(0),
+            dbr_pages: Mutex::default(),
         }))
     }
 
@@ -202,10 +206,20 @@ impl DmaSpace {
     /// # Errors
     /// As [`DmaSpace::alloc`], and [`DmaError::NoHugePages`].
     pub fn alloc_with(self: &Arc<Self>, len: usize, options: &AllocOptions) -> Result<DmaBuffer, DmaError> {
+        let unit = if options.dedicated { self.granule } else { UNIT };
+        self.alloc_units(len, unit, options)
+    }
+
+    /// As [`DmaSpace::alloc_with`]; the buffer begins and ends at multiples of `unit`.
+    pub(super) fn alloc_units(
+        self: &Arc<Self>,
+        len: usize,
+        unit: u64,
+        options: &AllocOptions,
+    ) -> Result<DmaBuffer, DmaError> {
         if len == 0 {
             return Err(DmaError::ZeroLength);
         }
-        let unit = if options.dedicated { self.granule } else { UNIT };
         let span = (len as u64)
             .checked_next_multiple_of(unit)
             .filter(|s| *s <= isize::MAX as u64 / 2);
@@ -292,17 +306,11 @@ impl DmaSpace {
         self.check_map_limit(state)?;
         let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
         let (fd, memory) = make_memory(len, pages, align)?;
-        let iova = self.take_iova(state, len, align, memory.as_ptr().as_ptr() as u64)?;
         // SAFETY: the arena owns the mapping and is dropped only after `dma_unmap` succeeded; the file is sealed against
         // shrinking; buffers access it by copy or atomically only, LocalBuffer while the device has no business there.
         let pages = unsafe { HostPages::new(memory.as_ptr(), len, Some((fd.as_fd(), 0))) };
-        if let Err(error) = self.function.dma_map(iova, &pages) {
-            self.give_iova(state, iova, len);
-            return Err(map_error(error));
-        }
+        let iova = self.map_at_free_iova(state, &pages)?;
         let arena = Arc::new(Arena { iova, memory, fd });
-        state.mappings += 1;
-        state.mapped_bytes += len;
         let free = RangeSet::new([0..=len - 1]);
         state.arenas.insert(
             iova,
@@ -314,6 +322,54 @@ impl DmaSpace {
             },
         );
         Ok(iova)
+    }
+
+    /// Maps pages of the program; gives their IOVA.
+    pub(super) fn map_pages(&self, pages: &HostPages<'_>) -> Result<u64, DmaError> {
+        self.map_at_free_iova(&mut self.state(), pages)
+    }
+
+    /// Takes the device's access to pages of the program away.
+    pub(super) fn unmap_caller(&self, iova: u64, len: u64) {
+        let mut state = self.state();
+        if self.unmap(&mut state, iova, len).is_err() {
+            self.count_leak(len);
+        }
+    }
+
+    /// Counts memory that stays the device's.
+    pub(super) fn count_leak(&self, len: u64) {
+        let total = self.leaked.fetch_add(len, Relaxed) + len;
+        log::warn!(
+            "{}: {len} bytes of DMA memory leaked, {total} in all",
+            self.function.address()
+        );
+    }
+
+    /// Finds IOVA space for `pages` and maps them there. On an error nothing has changed.
+    fn map_at_free_iova(&self, state: &mut State, pages: &HostPages<'_>) -> Result<u64, DmaError> {
+        self.check_map_limit(state)?;
+        let len = pages.len();
+        let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
+        let iova = self.take_iova(state, len, align, pages.va().as_ptr() as u64)?;
+        if let Err(error) = self.function.dma_map(iova, pages) {
+            self.give_iova(state, iova, len);
+            return Err(map_error(error));
+        }
+        state.mappings += 1;
+        state.mapped_bytes += len;
+        Ok(iova)
+    }
+
+    /// Unmaps. On an error, which is logged, the IOVA range stays taken.
+    fn unmap(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
+        self.function.dma_unmap(iova, len).inspect_err(|error| {
+            log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
+        })?;
+        state.mappings -= 1;
+        state.mapped_bytes -= len;
+        self.give_iova(state, iova, len);
+        Ok(())
     }
 
     fn check_map_limit(&self, state: &State) -> Result<(), DmaError> {
@@ -377,12 +433,7 @@ impl DmaSpace {
     /// A buffer is dropped: its part of the arena is free again, or leaked.
     pub(super) fn release(&self, arena: &Arc<Arena>, offset: u64, span: u64, leak: bool) {
         if leak {
-            let total = self.leaked.fetch_add(span, Relaxed) + span;
-            log::warn!(
-                "{}: {span} bytes of DMA memory leaked, {total} in all",
-                self.function.address()
-            );
-            return;
+            return self.count_leak(span);
         }
         let mut state = self.state();
         let spare = state
@@ -411,22 +462,14 @@ impl DmaSpace {
 
     /// Unmaps an arena and forgets it. If the unmap fails the memory stays, for the device may still reach it.
     fn remove_arena(&self, state: &mut State, iova: u64) {
-        let Some(entry) = state.arenas.get_mut(&iova) else {
+        let Some(mut entry) = state.arenas.remove(&iova) else {
             return;
         };
         let len = entry.arena.len();
-        match self.function.dma_unmap(iova, len) {
-            Ok(()) => {
-                state.arenas.remove(&iova);
-                state.mappings -= 1;
-                state.mapped_bytes -= len;
-                self.give_iova(state, iova, len);
-            }
-            Err(error) => {
-                log::error!("{}: {error}; {len} bytes stay allocated", self.function.address());
-                entry.kind = ArenaKind::Stuck;
-                self.leaked.fetch_add(len, Relaxed);
-            }
+        if self.unmap(state, iova, len).is_err() {
+            self.count_leak(len);
+            entry.kind = ArenaKind::Stuck;
+            state.arenas.insert(iova, entry);
         }
     }
 }

@@ -1,0 +1,159 @@
+//! A queue in DMA memory: entries of one size, found by a free-running index.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use super::{DmaBuffer, DmaError};
+
+/// A power of two of entries of `STRIDE` bytes (a power of two, 8 at least) in a buffer.
+///
+/// An index counts up for ever and is reduced here, so every access is in range by construction; offsets within an entry
+/// are checked when the program is compiled. Each access is one load or store that the compiler neither splits
+/// nor repeats. Order between accesses is the caller's business, see [`crate::barrier`].
+///
+/// Several rings may lie in one buffer, as a QP's receive and send queues do.
+pub struct DmaRing<const STRIDE: usize> {
+    base: NonNull<u8>,
+    mask: u32,
+    iova: u64,
+    buffer: Arc<DmaBuffer>,
+}
+
+// SAFETY: `base` points into `buffer`, which is `Sync`; all access is atomic.
+unsafe impl<const STRIDE: usize> Send for DmaRing<STRIDE> {}
+// SAFETY: as for Send.
+unsafe impl<const STRIDE: usize> Sync for DmaRing<STRIDE> {}
+
+impl<const STRIDE: usize> fmt::Debug for DmaRing<STRIDE> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "DmaRing<{STRIDE}> {{ iova: {:#x}, entries: {} }}",
+            self.iova,
+            self.entries()
+        )
+    }
+}
+
+impl<const STRIDE: usize> DmaRing<STRIDE> {
+    /// The `entries * STRIDE` bytes at `offset` (a multiple of `STRIDE` or of 64) of `buffer` as a ring.
+    ///
+    /// # Errors
+    /// [`DmaError::BadRing`] where `entries` is not a power of two, or the ring is not aligned or leaves the buffer.
+    pub fn new(buffer: Arc<DmaBuffer>, offset: usize, entries: u32) -> Result<DmaRing<STRIDE>, DmaError> {
+        const { assert!(STRIDE.is_power_of_two() && STRIDE >= 8) };
+        let end = STRIDE
+            .checked_mul(entries as usize)
+            .and_then(|bytes| offset.checked_add(bytes));
+        let fits = end.is_some_and(|end| end <= buffer.len());
+        if !entries.is_power_of_two() || !fits || !offset.is_multiple_of(STRIDE.min(64)) {
+            return Err(DmaError::BadRing {
+                entries,
+                stride: STRIDE,
+                offset,
+                limit: buffer.len(),
+            });
+        }
+        // SAFETY: `offset` is within the buffer, as just checked.
+        let base = unsafe { buffer.as_ptr().add(offset) };
+        Ok(DmaRing {
+            base,
+            mask: entries - 1,
+            iova: buffer.iova() + offset as u64,
+            buffer,
+        })
+    }
+
+    /// Number of entries.
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
+    /// I/O virtual address of entry 0.
+    pub fn iova(&self) -> u64 {
+        self.iova
+    }
+
+    /// The buffer that holds the ring.
+    pub fn buffer(&self) -> &Arc<DmaBuffer> {
+        &self.buffer
+    }
+
+    /// Reads the byte at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn load_u8<const OFFSET: usize>(&self, index: u32) -> u8 {
+        // SAFETY: `at` gives an address of 1 byte within the buffer.
+        unsafe { AtomicU8::from_ptr(self.at::<OFFSET, 1>(index)) }.load(Relaxed)
+    }
+
+    /// Reads the big-endian word of 32 bits at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn load_be32<const OFFSET: usize>(&self, index: u32) -> u32 {
+        // SAFETY: `at` gives an address of 4 bytes within the buffer, aligned.
+        u32::from_be(unsafe { AtomicU32::from_ptr(self.at::<OFFSET, 4>(index).cast()) }.load(Relaxed))
+    }
+
+    /// Reads the big-endian word of 64 bits at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn load_be64<const OFFSET: usize>(&self, index: u32) -> u64 {
+        // SAFETY: `at` gives an address of 8 bytes within the buffer, aligned.
+        u64::from_be(unsafe { AtomicU64::from_ptr(self.at::<OFFSET, 8>(index).cast()) }.load(Relaxed))
+    }
+
+    /// Copies a whole entry out, 8 bytes at a time.
+    #[inline(always)]
+    pub fn load(&self, index: u32) -> [u8; STRIDE] {
+        let from = self.at::<0, 8>(index);
+        let mut entry = [0; STRIDE];
+        for (i, word) in entry.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: the entry's STRIDE bytes lie within the buffer, aligned to 8.
+            *word = unsafe { AtomicU64::from_ptr(from.add(i * 8).cast()) }
+                .load(Relaxed)
+                .to_ne_bytes();
+        }
+        entry
+    }
+
+    /// Writes the byte at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn store_u8<const OFFSET: usize>(&mut self, index: u32, value: u8) {
+        // SAFETY: `at` gives an address of 1 byte within the buffer.
+        unsafe { AtomicU8::from_ptr(self.at::<OFFSET, 1>(index)) }.store(value, Relaxed);
+    }
+
+    /// Writes a big-endian word of 32 bits at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn store_be32<const OFFSET: usize>(&mut self, index: u32, value: u32) {
+        // SAFETY: `at` gives an address of 4 bytes within the buffer, aligned.
+        unsafe { AtomicU32::from_ptr(self.at::<OFFSET, 4>(index).cast()) }.store(value.to_be(), Relaxed);
+    }
+
+    /// Writes a big-endian word of 64 bits at `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn store_be64<const OFFSET: usize>(&mut self, index: u32, value: u64) {
+        // SAFETY: `at` gives an address of 8 bytes within the buffer, aligned.
+        unsafe { AtomicU64::from_ptr(self.at::<OFFSET, 8>(index).cast()) }.store(value.to_be(), Relaxed);
+    }
+
+    /// Copies `bytes`, a multiple of 8, to `OFFSET` of an entry.
+    #[inline(always)]
+    pub fn store<const OFFSET: usize, const LEN: usize>(&mut self, index: u32, bytes: &[u8; LEN]) {
+        const { assert!(LEN.is_multiple_of(8) && OFFSET.is_multiple_of(8) && OFFSET + LEN <= STRIDE) };
+        let to = self.at::<OFFSET, 0>(index);
+        for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            // SAFETY: OFFSET + LEN bytes of the entry lie within the buffer, aligned to 8, as checked when compiled.
+            unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(u64::from_ne_bytes(*word), Relaxed);
+        }
+    }
+
+    /// The address of `WIDTH` bytes at `OFFSET` of the entry that `index` means.
+    #[inline(always)]
+    fn at<const OFFSET: usize, const WIDTH: usize>(&self, index: u32) -> *mut u8 {
+        const { assert!(OFFSET + WIDTH <= STRIDE && (WIDTH == 0 || OFFSET.is_multiple_of(WIDTH))) };
+        let entry = (index & self.mask) as usize * STRIDE;
+        // SAFETY: the entry is one of the ring's, all of which lie within the buffer (`new`); OFFSET is within it.
+        unsafe { self.base.as_ptr().add(entry + OFFSET) }
+    }
+}
