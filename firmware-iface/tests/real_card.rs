@@ -81,13 +81,28 @@ fn round_trip<T: Layout>(bytes: &[u8]) {
     let layout: &T = view(bytes).unwrap_or_else(|| panic!("too few bytes for {}", T::INFO.name));
     let mut again = vec![0; T::INFO.bytes];
     rewrite(T::INFO, layout.as_bytes(), &mut again);
-    assert_eq!(
-        again,
-        layout.as_bytes(),
-        "{}: fields hold not all that the card said",
-        T::INFO.name
-    );
+    for (i, (again, said)) in again.iter().zip(layout.as_bytes()).enumerate() {
+        let beyond = BEYOND_THE_TABLES
+            .iter()
+            .find(|(name, byte, _)| *name == T::INFO.name && *byte == i);
+        let beyond = beyond.map_or(0, |(_, _, bits)| *bits);
+        assert_eq!(
+            *again,
+            said & !beyond,
+            "{} byte {i:#x}: the card said {said:#04x}",
+            T::INFO.name
+        );
+    }
 }
+
+/// Bits that the card's firmware of 2016 sets and that the PRM's tables have no field for (layout, byte, bits).
+/// A driver hands them back in SET_HCA_CAP, since it changes what it knows in a copy of what it was told.
+const BEYOND_THE_TABLES: &[(&str, usize, u8)] = &[
+    ("cmd_hca_cap", 0x41, 0x06),
+    ("cmd_hca_cap", 0x45, 0x40),
+    ("per_protocol_networking_offload_caps", 0x1, 0x60),
+    ("roce_cap", 0x0, 0x40),
+];
 
 #[test]
 fn every_layout_of_the_recording_encodes_again_bit_for_bit() {
