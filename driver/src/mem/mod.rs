@@ -31,6 +31,8 @@ mod mapping;
 mod ranges;
 mod ring;
 mod space;
+#[cfg(test)]
+mod tests;
 
 pub use buffer::DmaBuffer;
 pub use caller::{CallerMapping, CallerMemory};
