@@ -46,11 +46,8 @@ impl Foreign {
     fn piece(&self, offset: usize, len: usize) -> CallerMemory<'static> {
         assert!(offset + len <= self.len);
         // SAFETY: within the mapping.
-        CallerMemory {
-            va: unsafe { self.va.add(offset) },
-            len,
-            file: None,
-        }
+        let va = unsafe { self.va.add(offset) };
+        CallerMemory { va, len, file: None }
     }
 }
 
