@@ -14,7 +14,6 @@
 
 extern crate alloc;
 
-pub mod cmds;
 pub mod command;
 pub mod event;
 pub mod layout;

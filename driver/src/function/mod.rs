@@ -14,8 +14,6 @@
 
 mod address;
 mod error;
-#[cfg(test)]
-pub(crate) mod fake;
 mod in_process;
 
 use std::fmt;

@@ -21,7 +21,6 @@
 //! `unsafe` is allowed here, for mappings and for the access to memory that others may change: see `copy`.
 #![allow(unsafe_code)]
 
-mod arena;
 mod buffer;
 mod caller;
 mod copy;
@@ -32,10 +31,7 @@ mod mapping;
 mod ranges;
 mod ring;
 mod space;
-#[cfg(test)]
-mod tests;
 
-pub use arena::PageKind;
 pub use buffer::DmaBuffer;
 pub use caller::{CallerMapping, CallerMemory};
 pub use dbr::DoorbellRecord;
@@ -44,4 +40,4 @@ pub use local::{LentBuffer, LocalBuffer};
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
 pub use ring::DmaRing;
-pub use space::{AllocOptions, DmaSpace};
+pub use space::{AllocOptions, DmaSpace, PageKind};

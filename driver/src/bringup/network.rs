@@ -1,0 +1,124 @@
+//! The steps that put the NIC on the network: virtual port, port, L2 table, RoCE, GIDs.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Progress, Stepped, at};
+use crate::caps::Caps;
+use crate::context::OpenConfig;
+use crate::error::{Step, StepError};
+use crate::gid::{Gid, GidEntry, GidTable, RoceVersion};
+use crate::hca::Hca;
+use crate::port::{self, MacAddress};
+
+pub(super) fn start(hca: &Hca, caps: &Caps, config: &OpenConfig, progress: &mut Progress) -> Stepped<()> {
+    let mac = at(Step::Vport, mac(hca, config))?;
+    at(Step::Port, port_up(hca, config, progress))?;
+    if caps.general().eswitch_manager() {
+        at(Step::L2Table, port::set_l2_entry(hca, mac))?;
+        progress.l2_entry = true;
+    }
+    let Some(cap) = caps.roce.clone() else {
+        return Err((
+            Step::Roce,
+            StepError::Unsupported("RoCE (the capability `roce` is 0)".into()),
+        ));
+    };
+    at(Step::Roce, port::enable_roce(hca, true))?;
+    progress.roce = true;
+    let table = Arc::new(GidTable::new(cap));
+    progress.gids = Some(table.clone());
+    at(Step::Gids, add_gids(hca, &table, mac, config))
+}
+
+/// The port's MAC: what the configuration says, or what firmware has.
+fn mac(hca: &Hca, config: &OpenConfig) -> Result<MacAddress, StepError> {
+    let own = port::vport_mac(&port::query_vport(hca)?);
+    let mac = config.mac.unwrap_or(own);
+    if !mac.is_unicast() {
+        let value = mac.0.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
+        let limit = "the address of one station; give one with OpenConfig::mac".to_owned();
+        return Err(StepError::Value {
+            what: "MAC of the port",
+            value,
+            limit,
+        });
+    }
+    if mac != own {
+        port::set_vport_mac(hca, mac)?;
+    }
+    Ok(mac)
+}
+
+fn port_up(hca: &Hca, config: &OpenConfig, progress: &mut Progress) -> Result<(), StepError> {
+    match port::set_mtu(hca, config.mtu) {
+        Ok(mtu) => log::debug!("MTU {mtu}"),
+        // A virtual function may not be let; it lives with what the physical one set.
+        Err(StepError::Command(error)) if error.refused() && config.mtu.is_none() => {
+            log::warn!("the port's MTU stays as it is: {error}");
+        }
+        Err(error) => return Err(error),
+    }
+    match port::set_admin_state(hca, true) {
+        Ok(()) => progress.port_up = true,
+        Err(StepError::Command(error)) if error.refused() => {
+            log::warn!("the port's administrative state stays as it is: {error}");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Programs the table: the link-local GID of the MAC, then each configured address, each in all versions of RoCE that the
+/// device and the configuration have.
+fn add_gids(hca: &Hca, table: &GidTable, mac: MacAddress, config: &OpenConfig) -> Result<(), StepError> {
+    let link_local = config.link_local_gid.then(|| Gid::link_local(mac));
+    let addresses = config.addresses.iter().copied().map(Gid::from_ip);
+    for gid in link_local.into_iter().chain(addresses) {
+        let mut added = 0;
+        for version in config.roce_versions.iter().copied() {
+            let entry = GidEntry {
+                gid,
+                version,
+                mac,
+                vlan: config.vlan,
+            };
+            if table.supports(&entry) {
+                let index = table.add(hca, entry)?;
+                log::debug!("GID {index}: {gid}, {version}");
+                added += 1;
+            }
+        }
+        if added == 0 {
+            return Err(unsupported(gid, &config.roce_versions));
+        }
+    }
+    Ok(())
+}
+
+fn unsupported(gid: Gid, versions: &[RoceVersion]) -> StepError {
+    let kind = match gid.to_ip() {
+        IpAddr::V4(_) => "IPv4",
+        IpAddr::V6(_) => "IPv6",
+    };
+    StepError::Unsupported(format!("{kind} address {gid} with any of {versions:?}"))
+}
+
+/// Takes the NIC off the network.
+pub(super) fn stop(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
+    if let Some(table) = progress.gids.take() {
+        for (index, _) in table.entries() {
+            at(Step::Gids, table.remove(hca, index))?;
+        }
+    }
+    if std::mem::take(&mut progress.roce) {
+        at(Step::Roce, port::enable_roce(hca, false))?;
+    }
+    if std::mem::take(&mut progress.l2_entry) {
+        at(Step::L2Table, port::delete_l2_entry(hca))?;
+    }
+    if std::mem::take(&mut progress.port_up) {
+        at(Step::Port, port::set_admin_state(hca, false))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Bring-up in reverse, from whatever step it had reached.
+
+use ferroce_firmware_iface::layouts::{DisableHcaIn, TeardownHcaIn};
+use ferroce_firmware_iface::opcode::Opcode;
+use zerocopy::IntoBytes;
+
+use super::{Progress, Stepped, at, eqs, network, registers};
+use crate::error::{CommandError, DeviceFailure, Step, StepError};
+use crate::hca::Hca;
+
+/// How teardown went.
+#[derive(Debug)]
+pub(crate) struct Teardown {
+    /// The first step that failed, and why.
+    pub(crate) failure: Option<(Step, StepError)>,
+    /// The function was reset since a step failed.
+    pub(crate) reset: bool,
+}
+
+/// Undoes what bring-up did. If a step fails, the function is reset instead; if that fails too, the memory that the
+/// device may use is kept until its IOMMU mappings are gone.
+pub(crate) fn tear_down(hca: &Hca, progress: &mut Progress) -> Teardown {
+    let result = match hca.failure() {
+        Some(failure) => Err((Step::InitHca, failure.clone().into())),
+        None => orderly(hca, progress),
+    };
+    let failure = result.err();
+    let mut reset = false;
+    if failure.is_some() {
+        hca.fail(DeviceFailure::Unresponsive);
+        reset = match hca.function().reset() {
+            Ok(()) => true,
+            Err(error) => {
+                log::warn!("{} was not reset: {error}", hca.function().address());
+                false
+            }
+        };
+        if progress.interrupts && !matches!(hca.failure(), Some(DeviceFailure::Gone(_))) {
+            let _ = eqs::clear_interrupts(hca);
+        }
+    }
+    registers::bus_master(hca.function(), false);
+    if reset {
+        hca.reaper().free_kept();
+    } else if failure.is_some() {
+        hca.keep_memory();
+    }
+    Teardown { failure, reset }
+}
+
+fn orderly(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
+    network::stop(hca, progress)?;
+    at(Step::EventQueues, eqs::destroy_all(hca))?;
+    if std::mem::take(&mut progress.interrupts) {
+        at(Step::Interrupts, eqs::clear_interrupts(hca))?;
+    }
+    if let Some(uar) = progress.uar.take() {
+        at(Step::Uar, uar.dealloc(hca))?;
+    }
+    if std::mem::take(&mut progress.initialised) {
+        at(Step::InitHca, teardown_hca(hca))?;
+    }
+    let count = at(Step::ReclaimPages, hca.pages().take_all(hca))?;
+    log::debug!("firmware gave {count} pages back");
+    if std::mem::take(&mut progress.enabled) {
+        at(Step::EnableHca, disable_hca(hca))?;
+    }
+    Ok(())
+}
+
+fn teardown_hca(hca: &Hca) -> Result<(), CommandError> {
+    let mut input = TeardownHcaIn::default();
+    input.set_opcode(Opcode::TEARDOWN_HCA.0);
+    // Profile 0: in order, with all resources freed before.
+    hca.exec_raw(input.as_bytes(), &mut [0; 16])
+}
+
+fn disable_hca(hca: &Hca) -> Result<(), CommandError> {
+    let mut input = DisableHcaIn::default();
+    input.set_opcode(Opcode::DISABLE_HCA.0);
+    hca.exec_raw(input.as_bytes(), &mut [0; 16])
+}

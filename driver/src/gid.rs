@@ -1,0 +1,326 @@
+//! GIDs: the addresses by which RoCE peers know a port, and the device's table of them.
+//!
+//! An entry ties a GID to the RoCE version, source MAC and VLAN of the packets that use it. A QP names its entry by
+//! index, so that entries stay where they are; the table may have holes.
+//!
+//! Source: IBTA annexes A16 and A17 (RoCE v1, v2); PRM "SET_ROCE_ADDRESS"; Linux's rdma core for which entries an
+//! address gets.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Mutex;
+
+use ferroce_firmware_iface::layouts::{RoceAddrLayout, RoceCap, SetRoceAddressIn};
+use ferroce_firmware_iface::opcode::Opcode;
+use zerocopy::IntoBytes;
+
+use crate::cmdq::lock;
+use crate::error::StepError;
+use crate::hca::Hca;
+use crate::port::MacAddress;
+
+/// `roce_l3_type` for IPv4. Source: PRM `roce_addr_layout`.
+const L3_IPV4: u8 = 0;
+/// `roce_l3_type` for IPv6.
+const L3_IPV6: u8 = 1;
+/// `roce_cap.l3_type` bit: IPv4.
+const CAP_L3_IPV4: u8 = 1 << 1;
+/// `roce_cap.l3_type` bit: IPv6.
+const CAP_L3_IPV6: u8 = 1 << 2;
+
+/// A 128-bit address in network byte order: an IPv6 address, or an IPv4 address mapped to one (`::ffff:a.b.c.d`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The GID of an IP address. Source: IBTA annex A17.
+    #[must_use]
+    pub fn from_ip(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().octets()),
+            IpAddr::V6(v6) => Self(v6.octets()),
+        }
+    }
+
+    /// The link-local GID that goes with a MAC (modified EUI-64). Source: RFC 4291, appendix A.
+    #[must_use]
+    pub fn link_local(mac: MacAddress) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        Self([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 0x02, b, c, 0xff, 0xfe, d, e, f])
+    }
+
+    /// The IPv4 address that is mapped to this GID, if one is.
+    #[must_use]
+    pub fn to_ipv4(self) -> Option<Ipv4Addr> {
+        Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    /// The IP address: IPv4 if one is mapped.
+    #[must_use]
+    pub fn to_ip(self) -> IpAddr {
+        self.to_ipv4()
+            .map_or_else(|| IpAddr::V6(Ipv6Addr::from(self.0)), IpAddr::V4)
+    }
+
+    /// Whether all bits are 0: no address.
+    #[must_use]
+    pub fn is_unspecified(self) -> bool {
+        self.0 == [0; 16]
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Ipv6Addr::from(self.0), f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The version of RoCE that packets of a GID use.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum RoceVersion {
+    /// RoCE v1: a GRH right after the Ethernet header, not routable.
+    V1,
+    /// RoCE v2: in UDP over IPv4 or IPv6.
+    V2,
+}
+
+impl RoceVersion {
+    /// `roce_version` in `roce_addr_layout`, which is also the bit's number in `roce_cap.roce_version`. Source: PRM.
+    const fn code(self) -> u8 {
+        match self {
+            Self::V1 => 0,
+            Self::V2 => 2,
+        }
+    }
+}
+
+impl fmt::Display for RoceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1 => "RoCE v1",
+            Self::V2 => "RoCE v2",
+        })
+    }
+}
+
+/// An entry of the GID table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GidEntry {
+    /// The address.
+    pub gid: Gid,
+    /// The version of RoCE.
+    pub version: RoceVersion,
+    /// Source MAC of the packets.
+    pub mac: MacAddress,
+    /// VLAN id (0..=4095), for tagged packets.
+    pub vlan: Option<u16>,
+}
+
+impl GidEntry {
+    fn layout(&self) -> Result<RoceAddrLayout, StepError> {
+        let mut layout = RoceAddrLayout::default();
+        for (i, byte) in self.gid.0.iter().enumerate() {
+            layout.set_source_l3_address(i, *byte);
+        }
+        if let Some(vlan) = self.vlan {
+            layout.set_vlan_valid(true);
+            layout.set_vlan_id(vlan)?;
+        }
+        let (high, low) = self.mac.halves();
+        layout.set_source_mac_47_32(high);
+        layout.set_source_mac_31_0(low);
+        layout.set_roce_version(self.version.code());
+        // Only v2 has a choice.
+        if self.version == RoceVersion::V2 {
+            layout.set_roce_l3_type(if self.gid.to_ipv4().is_some() {
+                L3_IPV4
+            } else {
+                L3_IPV6
+            })?;
+        }
+        Ok(layout)
+    }
+
+    /// Whether a device with these capabilities can have the entry.
+    fn supported(&self, cap: &RoceCap) -> bool {
+        let l3 = if self.gid.to_ipv4().is_some() {
+            CAP_L3_IPV4
+        } else {
+            CAP_L3_IPV6
+        };
+        let version = cap.roce_version() >> self.version.code() & 1 != 0;
+        version && (self.version == RoceVersion::V1 || cap.l3_type() & l3 != 0)
+    }
+}
+
+/// The device's GID table, as the driver has programmed it.
+#[derive(Debug)]
+pub struct GidTable {
+    cap: Box<RoceCap>,
+    entries: Mutex<Vec<Option<GidEntry>>>,
+}
+
+impl GidTable {
+    /// An empty table of the size that the device has.
+    pub(crate) fn new(cap: Box<RoceCap>) -> Self {
+        let size = usize::from(cap.roce_address_table_size());
+        Self {
+            cap,
+            entries: Mutex::new(vec![None; size]),
+        }
+    }
+
+    /// Entries that there may be.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        lock(&self.entries).len()
+    }
+
+    /// The entry at `index`.
+    #[must_use]
+    pub fn get(&self, index: u16) -> Option<GidEntry> {
+        lock(&self.entries).get(usize::from(index)).copied().flatten()
+    }
+
+    /// All entries with their indices, in ascending order.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(u16, GidEntry)> {
+        let entries = lock(&self.entries);
+        entries
+            .iter()
+            .enumerate()
+            .filter_map(|(i, entry)| Some((i as u16, (*entry)?)))
+            .collect()
+    }
+
+    /// The index of the first entry for which `matches` holds.
+    pub fn find(&self, mut matches: impl FnMut(&GidEntry) -> bool) -> Option<u16> {
+        lock(&self.entries)
+            .iter()
+            .position(|e| e.as_ref().is_some_and(&mut matches))
+            .map(|i| i as u16)
+    }
+
+    /// Whether the device can have such an entry: its RoCE version, its kind of address.
+    #[must_use]
+    pub fn supports(&self, entry: &GidEntry) -> bool {
+        entry.supported(&self.cap)
+    }
+
+    /// Programs an entry into the first free place. An entry that is there already is found and not added again.
+    pub(crate) fn add(&self, hca: &Hca, entry: GidEntry) -> Result<u16, StepError> {
+        if entry.gid.is_unspecified() {
+            return Err(StepError::Unsupported("the unspecified address as a GID".into()));
+        }
+        if !self.supports(&entry) {
+            return Err(StepError::Unsupported(format!(
+                "{} with GID {}",
+                entry.version, entry.gid
+            )));
+        }
+        let layout = entry.layout()?;
+        // Held over the command, so that two threads can't take the same place.
+        let mut entries = lock(&self.entries);
+        if let Some(index) = entries.iter().position(|have| *have == Some(entry)) {
+            return Ok(index as u16);
+        }
+        let Some(index) = entries.iter().position(Option::is_none) else {
+            return Err(StepError::GidTableFull {
+                asked: entries.len() + 1,
+                size: entries.len(),
+            });
+        };
+        set_roce_address(hca, index as u16, &layout)?;
+        entries[index] = Some(entry);
+        Ok(index as u16)
+    }
+
+    /// Clears an entry. One that is free already is left alone.
+    pub(crate) fn remove(&self, hca: &Hca, index: u16) -> Result<(), StepError> {
+        let mut entries = lock(&self.entries);
+        let Some(entry) = entries
+            .get_mut(usize::from(index))
+            .filter(|entry| entry.is_some())
+        else {
+            return Ok(());
+        };
+        set_roce_address(hca, index, &RoceAddrLayout::default())?;
+        *entry = None;
+        Ok(())
+    }
+}
+
+fn set_roce_address(hca: &Hca, index: u16, layout: &RoceAddrLayout) -> Result<(), StepError> {
+    let mut input = SetRoceAddressIn::default();
+    input.set_opcode(Opcode::SET_ROCE_ADDRESS.0);
+    input.set_roce_address_index(index);
+    *input.roce_address_mut() = *layout;
+    Ok(hca.exec_raw(input.as_bytes(), &mut [0; 16])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddress = MacAddress([0x00, 0x02, 0xc9, 0x12, 0x34, 0x56]);
+
+    fn entry(ip: &str, version: RoceVersion) -> GidEntry {
+        GidEntry {
+            gid: Gid::from_ip(ip.parse().unwrap()),
+            version,
+            mac: MAC,
+            vlan: None,
+        }
+    }
+
+    #[test]
+    fn gids_come_from_addresses() {
+        assert_eq!(
+            Gid::from_ip("10.9.0.1".parse().unwrap()).to_string(),
+            "::ffff:10.9.0.1"
+        );
+        assert_eq!(
+            Gid::from_ip("10.9.0.1".parse().unwrap()).to_ip().to_string(),
+            "10.9.0.1"
+        );
+        assert_eq!(Gid::link_local(MAC).to_string(), "fe80::202:c9ff:fe12:3456");
+        assert_eq!(Gid::link_local(MAC).to_ipv4(), None);
+    }
+
+    #[test]
+    fn an_entry_is_laid_out_as_the_prm_says() {
+        let mut e = entry("10.9.0.1", RoceVersion::V2);
+        e.vlan = Some(0x123);
+        let layout = e.layout().unwrap();
+        let mut expected = [0u8; 32];
+        expected[10..16].copy_from_slice(&[0xff, 0xff, 10, 9, 0, 1]);
+        expected[16..24].copy_from_slice(&[0x11, 0x23, 0x00, 0x02, 0xc9, 0x12, 0x34, 0x56]);
+        expected[24..28].copy_from_slice(&[0, 0, 0x00, 0x02]);
+        assert_eq!(layout.as_bytes(), expected);
+        let layout = entry("fd00:9::1", RoceVersion::V2).layout().unwrap();
+        assert_eq!((layout.roce_l3_type(), layout.roce_version()), (1, 2));
+        let layout = entry("fe80::1", RoceVersion::V1).layout().unwrap();
+        assert_eq!((layout.roce_l3_type(), layout.roce_version()), (0, 0));
+        e.vlan = Some(4096);
+        assert!(e.layout().is_err());
+    }
+
+    #[test]
+    fn capabilities_decide_which_entries_there_may_be() {
+        let mut cap = RoceCap::default();
+        cap.set_roce_version(1 << 2);
+        cap.set_l3_type(CAP_L3_IPV4).unwrap();
+        assert!(entry("10.0.0.1", RoceVersion::V2).supported(&cap));
+        assert!(!entry("10.0.0.1", RoceVersion::V1).supported(&cap));
+        assert!(!entry("fd00::1", RoceVersion::V2).supported(&cap));
+        cap.set_roce_version(0x7);
+        assert!(entry("fd00::1", RoceVersion::V1).supported(&cap));
+    }
+}
