@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+pub mod cmds;
 pub mod command;
 pub mod event;
 pub mod layout;

@@ -278,3 +278,190 @@ pub(super) fn readable(fd: BorrowedFd<'_>) -> bool {
         Ok(1)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{FakeDevice, signal};
+    use super::*;
+    use crate::mem::{CallerMemory, DmaSpace};
+    use std::ptr::NonNull;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    fn function() -> (Arc<FakeDevice>, Arc<dyn PciFunction>) {
+        let device = FakeDevice::new();
+        let function = InProcess::new("fake0", device.clone()).expect("opens");
+        (device, Arc::new(function))
+    }
+
+    #[test]
+    fn registers_are_big_endian_and_checked() {
+        let (device, function) = function();
+        let bar = function.bar0().expect("BAR 0");
+        bar.write32(0x10, 0x0102_0304);
+        bar.write64(0x18, 0x0102_0304_0506_0708);
+        assert_eq!(bar.read32(0x1c), 0x0506_0708);
+        let page = bar.subregion(0x1000, 0x1000).expect("inside");
+        page.doorbell(0x800).expect("aligned").ring(0xaabb_ccdd_0000_0001);
+        page.doorbell(0x800)
+            .expect("aligned")
+            .ring_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(
+            *device.bar_writes.lock().unwrap(),
+            [
+                (0x10, vec![1, 2, 3, 4]),
+                (0x18, vec![1, 2, 3, 4, 5, 6, 7, 8]),
+                (0x1800, vec![0xaa, 0xbb, 0xcc, 0xdd, 0, 0, 0, 1]),
+                (0x1800, vec![1, 2, 3, 4, 5, 6, 7, 8]),
+            ]
+        );
+        for offset in [0xffd, 0x1000, 2, u64::MAX, u64::MAX - 3] {
+            page.write32(offset, 0);
+            page.write64(offset, 0);
+            assert_eq!(page.read32(offset), u32::MAX);
+        }
+        assert_eq!(device.bar_writes.lock().unwrap().len(), 4);
+        assert!(bar.subregion(0xf000, 0x1001).is_err());
+        assert!(bar.subregion(u64::MAX, 2).is_err());
+        assert!(page.doorbell(0x804).is_err());
+        assert!(page.doorbell(0xffc).is_err());
+    }
+
+    #[test]
+    fn a_bar_may_be_mapped_in_part() {
+        let device = FakeDevice::new();
+        let file = rustix::fs::memfd_create("bar", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memfd");
+        let half = host_page_size() as u64 * 2;
+        rustix::fs::ftruncate(&file, half).expect("ftruncate");
+        let view = map_fd(&file, 0, half).expect("map");
+        *device.mappable.lock().unwrap() = Some((file, half));
+        let function = InProcess::new("fake0", device.clone()).expect("opens");
+        let bar = function.bar0().expect("BAR 0");
+        assert!(!bar.is_mapped());
+        assert!(bar.subregion(0, half).expect("inside").is_mapped());
+        let doorbell = bar.doorbell(half - 8).expect("inside");
+        bar.write32(0x20, 0x0102_0304);
+        doorbell.ring(0x1122_3344_5566_7788);
+        assert!(
+            device.bar_writes.lock().unwrap().is_empty(),
+            "mapped registers are not trapped"
+        );
+        assert_eq!(bar.read32(0x20), 0x0102_0304);
+        // SAFETY: the mapping is `half` bytes long.
+        let last = unsafe {
+            view.as_ptr()
+                .add(half as usize - 8)
+                .cast::<[u8; 8]>()
+                .read_volatile()
+        };
+        assert_eq!(last, [0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+        bar.write32(half, 5);
+        assert_eq!(device.bar_writes.lock().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_bar_that_can_shrink_is_trapped() {
+        let device = FakeDevice::new();
+        let file = rustix::fs::memfd_create("bar", rustix::fs::MemfdFlags::empty()).expect("memfd");
+        rustix::fs::ftruncate(&file, 0x10000).expect("ftruncate");
+        *device.mappable.lock().unwrap() = Some((file, 0x10000));
+        let function = InProcess::new("fake0", device).expect("opens");
+        assert!(!function.bar0().expect("BAR 0").is_mapped());
+    }
+
+    #[test]
+    fn v04_512_vectors_are_set_and_the_last_arrives() {
+        let (device, function) = function();
+        let fds: Vec<OwnedFd> = (0..512)
+            .map(|_| eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd"))
+            .collect();
+        for count in [1, 33, 256, 512] {
+            let vectors: Vec<_> = fds[..count].iter().map(|fd| Some(fd.as_fd())).collect();
+            function.set_msix(0, &vectors).expect("vectors");
+            device.interrupt(count as u16 - 1);
+            assert!(readable(fds[count - 1].as_fd()));
+        }
+        let error = function
+            .set_msix(500, &[None; 13])
+            .expect_err("past the last")
+            .to_string();
+        assert_eq!(
+            error,
+            "in-process:fake0: MSI-X vectors 500 to 512 asked for, there are 512"
+        );
+        function.set_msix(0, &[None; 512]).expect("taken away");
+        assert!(device.vectors.lock().unwrap().is_empty());
+        function.set_msix(u16::MAX, &[]).expect("nothing asked");
+    }
+
+    #[test]
+    fn the_device_sees_what_the_driver_writes_and_back() {
+        let (device, function) = function();
+        let space = DmaSpace::new(function).expect("space");
+        let buffer = space.alloc(10_000).expect("buffer");
+        buffer.write(9_990, b"0123456789").expect("inside");
+        assert_eq!(device.dma_read(buffer.iova() + 9_990, 10), b"0123456789");
+        device.dma_write(buffer.iova() + 4_096, &[0xde, 0xad, 0xbe, 0xef]);
+        assert_eq!(buffer.read_be32(4_096).expect("inside"), 0xdead_beef);
+        drop(buffer);
+        drop(space);
+        assert!(device.maps.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn memory_without_a_file_is_refused_and_nothing_stays() {
+        let (device, function) = function();
+        let space = DmaSpace::new(function).expect("space");
+        let page = host_page_size();
+        let memory = vec![0u8; page];
+        let va = NonNull::from(&memory[0]);
+        // SAFETY: refused, so never mapped.
+        let error = unsafe {
+            space.map_caller(&[CallerMemory {
+                va,
+                len: page,
+                file: None,
+            }])
+        };
+        assert!(
+            error
+                .expect_err("no file")
+                .to_string()
+                .contains("must be a memfd")
+        );
+        assert_eq!((space.mappings(), device.maps.lock().unwrap().len()), (0, 0));
+    }
+
+    #[test]
+    fn going_is_noticed_and_unmapping_from_the_gone_is_no_leak() {
+        let (device, function) = function();
+        assert_eq!(function.gone(), None);
+        let space = DmaSpace::new(function.clone()).expect("space");
+        let buffer = space.alloc(2 << 20).expect("buffer");
+        signal(device.request.lock().unwrap().as_ref().expect("notifier").as_fd());
+        assert_eq!(function.gone(), Some(GoneReason::Requested));
+        assert!(readable(function.gone_fd().expect("fd")));
+        device.gone.store(true, SeqCst);
+        assert!(matches!(function.reset(), Err(FunctionError::Gone { .. })));
+        assert_eq!(function.bar0().expect("BAR 0").read32(0), u32::MAX);
+        assert!(space.alloc(1 << 20).is_err());
+        drop(buffer);
+        assert_eq!((space.leaked_bytes(), space.mappings()), (0, 0));
+    }
+
+    #[test]
+    fn attaching_and_detaching_are_told() {
+        let (device, function) = function();
+        assert!(device.attached.load(SeqCst));
+        let mut id = [0; 2];
+        function.config_read(2, &mut id).expect("inside");
+        assert_eq!(id, [2, 3]);
+        assert!(function.config_read(4095, &mut id).is_err());
+        assert!(function.config_write(u16::MAX, &id).is_err());
+        function.reset().expect("resets");
+        assert_eq!(device.resets.load(SeqCst), 1);
+        drop(function);
+        assert!(!device.attached.load(SeqCst));
+    }
+
+    use super::super::host_page_size;
+}

@@ -14,6 +14,8 @@
 
 mod address;
 mod error;
+#[cfg(test)]
+pub(crate) mod fake;
 mod in_process;
 
 use std::fmt;

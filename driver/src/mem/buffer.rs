@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use super::space::{Arena, DmaSpace};
-use super::{DmaError, copy};
+use super::arena::Arena;
+use super::{DmaError, DmaSpace, copy};
 
 /// Memory that the device may read and write for as long as this lives.
 ///

@@ -81,6 +81,12 @@ impl LocalBuffer {
         self.buffer.leak_on_drop();
     }
 
+    /// Takes a [`LocalBuffer::leak_on_drop`] back. Only for code that knows that the device is done with the buffer.
+    #[allow(dead_code)] // For the verbs.
+    pub(crate) fn free_on_drop(&self) {
+        self.buffer.free_on_drop();
+    }
+
     /// Hands the buffer to the device: what posting does.
     pub fn lend(self) -> LentBuffer {
         self.buffer.leak_on_drop();

@@ -21,6 +21,7 @@
 //! `unsafe` is allowed here, for mappings and for the access to memory that others may change: see `copy`.
 #![allow(unsafe_code)]
 
+mod arena;
 mod buffer;
 mod caller;
 mod copy;
@@ -31,7 +32,10 @@ mod mapping;
 mod ranges;
 mod ring;
 mod space;
+#[cfg(test)]
+mod tests;
 
+pub use arena::PageKind;
 pub use buffer::DmaBuffer;
 pub use caller::{CallerMapping, CallerMemory};
 pub use dbr::DoorbellRecord;
@@ -40,4 +44,4 @@ pub use local::{LentBuffer, LocalBuffer};
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
 pub use ring::DmaRing;
-pub use space::{AllocOptions, DmaSpace, PageKind};
+pub use space::{AllocOptions, DmaSpace};

@@ -167,12 +167,12 @@ mod tests {
                     prop_assert_eq!(at % (1 << log), pick % (1 << log));
                     prop_assert!(bounds.iter().any(|b| b.contains(&at) && b.contains(&(at + len - 1))));
                     prop_assert!(held.iter().all(|(a, l)| at + len <= *a || a + l <= at));
-                    prop_assert!(!set.give(at - 1, len + 1) || bounds.iter().any(|b| b.contains(&(at - 1))));
                     held.push((at, len));
                 }
             }
             for (at, len) in held {
                 prop_assert!(set.give(at, len));
+                prop_assert!(!set.give(at, len) && !set.give(at + len - 1, 2));
             }
             prop_assert_eq!(set.free, BTreeMap::from(bounds.map(|b| b.into_inner())));
         }

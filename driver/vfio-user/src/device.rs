@@ -153,7 +153,7 @@ pub enum Sealing {
 /// The check only means something for later where the file can't shrink. So F_SEAL_SHRINK is put on the file
 /// if its owner left that open (memfd with MFD_ALLOW_SEALING); otherwise the result says
 /// [`Sealing::Shrinkable`] and the caller decides whether it trusts the owner. The vfio-user server's decision
-/// is `server::UnsealedMemory`.
+/// is [`UnsealedMemory`](crate::server::UnsealedMemory).
 ///
 /// # Errors
 /// [`DeviceError::BadRange`] where `offset + len` overflows, [`DeviceError::MemoryTooShort`],

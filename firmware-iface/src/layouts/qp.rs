@@ -49,7 +49,7 @@ crate::layout! {
         qpn: (u32) @ 0x08[23:0];
     }
 
-    /// Input of QP_PAS_LIST.
+    /// Page list of a queried QP.
     struct QpPasListIn("qp_pas_list_in", 0x0) {
         pas: tail @ 0x00;
     }
@@ -67,7 +67,7 @@ crate::layout! {
         error_syndrome: {CqeErrorSyndrome} @ 0x0c;
     }
 
-    /// Input of QPC_EXTENSION_AND_PAS_LIST.
+    /// Context extension and page list of a queried QP.
     struct QpcExtensionAndPasListIn("qpc_extension_and_pas_list_in", 0xc0) {
         qpc_data_extension: {QpContextExtension} @ 0x00;
         pas: tail @ 0xc0;

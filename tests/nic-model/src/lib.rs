@@ -4,10 +4,15 @@
 //! ([`ferroce_vfio_user::device::PciDevice`]): configuration space, BAR 0, MSI-X and DMA by IOVA. Its wire
 //! side sends and receives Ethernet frames.
 
+pub mod bar;
 pub mod clock;
+pub mod fw;
 pub mod host;
 pub mod objects;
 pub mod payload;
+pub mod pci;
+pub mod profile;
 pub mod psn;
 pub mod rc;
+pub mod trace;
 pub mod wire;

@@ -30,6 +30,7 @@ pub mod types;
 use std::collections::VecDeque;
 
 use crate::clock::Nanos;
+use crate::psn::Psn;
 use crate::wire::opcode::{self, OpcodeInfo, Transport};
 use crate::wire::packet::{Bth, Packet};
 
@@ -74,7 +75,7 @@ impl Shared {
     }
 
     /// A base transport header to the peer; `pad_count` makes the payload a multiple of 4.
-    fn bth(&self, opcode: u8, psn: crate::psn::Psn, payload_len: usize) -> Bth {
+    fn bth(&self, opcode: u8, psn: Psn, payload_len: usize) -> Bth {
         Bth {
             opcode,
             mig_req: true,
@@ -189,6 +190,26 @@ impl RcQp {
     /// What was counted so far.
     pub fn counters(&self) -> &QpCounters {
         &self.shared.counters
+    }
+
+    /// The first PSN that was never sent.
+    pub fn next_send_psn(&self) -> Psn {
+        self.requester.next_psn()
+    }
+
+    /// The last PSN of ours that the peer acknowledged.
+    pub fn last_acked_psn(&self) -> Psn {
+        self.requester.last_acked_psn()
+    }
+
+    /// The PSN that the peer has to send next.
+    pub fn next_recv_psn(&self) -> Psn {
+        self.responder.expected_psn()
+    }
+
+    /// Messages completed for the peer, 24 bits.
+    pub fn recv_msn(&self) -> u32 {
+        self.responder.msn()
     }
 
     /// How many sends may be posted now; grows with each send completed. In the error state they are flushed.

@@ -394,12 +394,20 @@ pub trait QpMemory {
     /// A local key that does not allow it, or memory that is not there.
     fn gather(&self, sges: &[Sge], offset: u64, len: u32) -> Result<Payload, MemoryFault>;
 
-    /// Writes `data` to local memory, `offset` bytes into the list `sges`: receives, READ responses, and the
-    /// result of atomics, which comes as 8 bytes in host order (little endian).
+    /// Writes `data` to local memory, `offset` bytes into the list `sges`: receives and READ responses.
     ///
     /// # Errors
     /// A local key that does not allow it, or memory that is not there.
     fn scatter(&mut self, sges: &[Sge], offset: u64, data: &Payload) -> Result<(), MemoryFault>;
+
+    /// Writes what an atomic found at the responder to local memory, 8 bytes. As it stands here in little endian;
+    /// a device says by a capability in which order it does.
+    ///
+    /// # Errors
+    /// A local key that does not allow it, or memory that is not there.
+    fn scatter_atomic(&mut self, sges: &[Sge], original: u64) -> Result<(), MemoryFault> {
+        self.scatter(sges, 0, &Payload::from_vec(original.to_le_bytes().to_vec()))
+    }
 
     /// Whether the peer may do this to the whole range. `len` is at most 2^31 and not 0; `va + len` may exceed
     /// 2^64, which is a fault.

@@ -134,6 +134,16 @@ impl Requester {
         }
     }
 
+    /// The PSN transmitted next, were nothing to be sent again.
+    pub(super) fn next_psn(&self) -> Psn {
+        Requester::wire(self.max_sent)
+    }
+
+    /// The last PSN acknowledged.
+    pub(super) fn last_acked_psn(&self) -> Psn {
+        Requester::wire(self.una - 1)
+    }
+
     /// Sends that are not complete.
     pub(super) fn held(&self) -> usize {
         self.queue.len()

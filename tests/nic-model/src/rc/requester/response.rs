@@ -2,12 +2,11 @@
 
 use super::super::aeth::{NakCode, Syndrome};
 use super::super::segment::Class;
-use super::super::types::{CompletionStatus, QpMemory, SendData, SendOp};
+use super::super::types::{CompletionStatus, MemoryFault, QpMemory, SendData, SendOp, Sge};
 use super::super::{Health, Shared};
+use super::Requester;
 use super::transmit::local_status;
-use super::{ATOMIC_BYTES, Requester};
 use crate::clock::Nanos;
-use crate::payload::Payload;
 use crate::psn;
 use crate::wire::opcode::{Kind, OpcodeInfo};
 use crate::wire::packet::{Aeth, Packet};
@@ -165,7 +164,10 @@ impl Requester {
         if !fits {
             return self.fail(CompletionStatus::BadResponse, shared);
         }
-        self.store(now, u64::from(offset), &packet.payload, shared, mem)
+        self.store(now, shared, |sges| match packet.payload.is_empty() {
+            true => Ok(()),
+            false => mem.scatter(sges, u64::from(offset), &packet.payload),
+        })
     }
 
     fn atomic_response<M: QpMemory + ?Sized>(
@@ -186,32 +188,27 @@ impl Requester {
         let Some(original) = packet.atomic_ack.filter(|_| is_atomic) else {
             return self.fail(CompletionStatus::BadResponse, shared);
         };
-        debug_assert_eq!(size_of_val(&original), ATOMIC_BYTES as usize);
-        let data = Payload::from_vec(original.to_le_bytes().to_vec());
-        self.store(now, 0, &data, shared, mem)
+        self.store(now, shared, |sges| mem.scatter_atomic(sges, original))
     }
 
-    /// Puts an answer into local memory and takes its PSN as acknowledged.
-    fn store<M: QpMemory + ?Sized>(
+    /// Has an answer written to the front's local memory and takes its PSN as acknowledged.
+    fn store(
         &mut self,
         now: Nanos,
-        offset: u64,
-        data: &Payload,
         shared: &mut Shared,
-        mem: &mut M,
+        write: impl FnOnce(&[Sge]) -> Result<(), MemoryFault>,
     ) -> Health {
         let Some(front) = self.queue.front() else {
             return Health::Good;
         };
-        let SendData::Sges(sges) = &front.work.data else {
-            return self.fail(CompletionStatus::LocalQpOperation, shared);
-        };
-        if !data.is_empty()
-            && let Err(fault) = mem.scatter(sges, offset, data)
-        {
-            return self.fail(local_status(fault), shared);
-        }
         let end = front.end();
+        let written = match &front.work.data {
+            SendData::Sges(sges) => write(sges).map_err(local_status),
+            SendData::Inline(_) => Err(CompletionStatus::LocalQpOperation),
+        };
+        if let Err(status) = written {
+            return self.fail(status, shared);
+        }
         self.step_to(self.una + 1);
         if self.una == end {
             self.complete_front(shared);

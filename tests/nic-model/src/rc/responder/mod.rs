@@ -148,6 +148,14 @@ impl Responder {
         }
     }
 
+    pub(super) fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    pub(super) fn msn(&self) -> u32 {
+        self.msn
+    }
+
     /// Takes a request packet; `info` is `None` when its opcode is reserved.
     pub(super) fn handle_request<M: QpMemory + ?Sized>(
         &mut self,

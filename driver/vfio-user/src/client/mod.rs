@@ -1,0 +1,631 @@
+//! The driver's end: a PCI device in another process.
+//!
+//! Every request has a deadline and an error that names it. A server that dies is noticed at once by whoever
+//! waits for it, and by [`Client::gone_fd`] where nobody does. All methods can be used from many threads.
+//!
+//! Memory is shared with the device by mapping a file descriptor for it, usually a memfd; see
+//! [`Client::dma_map`]. Memory without one can be served by messages, if [`ClientOptions::dma`] says how.
+
+mod connect;
+mod error;
+mod region;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub use error::ClientError;
+pub use region::{Region, RegionMemory};
+
+use crate::channel::{CallError, Channel, Handler};
+use crate::device::{BARS, DmaMessages};
+use crate::protocol::{
+    Command, DeviceInfo, DmaAccess, DmaMap, DmaUnmap, IrqInfo, MAX_DATA_XFER, RegionAccess, RegionInfo,
+    SetIrqs, device_flags, dma_flags, irq, irq_flags, region as region_index, set_irqs_flags, split,
+};
+use crate::socket::{self, CloseReason, Message};
+use crate::version::Capabilities;
+
+/// How a client treats its server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct ClientOptions {
+    /// How long connecting and agreeing on the version may take, each.
+    pub connect_timeout: Duration,
+    /// How long a request may take, except for a reset.
+    pub request_timeout: Duration,
+    /// How long a reset may take.
+    pub reset_timeout: Duration,
+    /// Serves the device's accesses to memory that was mapped without a file descriptor. A thread is started
+    /// for it. Without this the device gets an error for them.
+    pub dma: Option<Arc<dyn DmaMessages>>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> ClientOptions {
+        ClientOptions {
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+            reset_timeout: Duration::from_secs(60),
+            dma: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .field("reset_timeout", &self.reset_timeout)
+            .field("dma", &self.dma.is_some())
+            .finish()
+    }
+}
+
+/// A connection to a device process. Dropping it closes the connection, which makes the device forget all that
+/// this client mapped and set.
+#[derive(Debug)]
+pub struct Client {
+    channel: Arc<Channel>,
+    /// An epoll instance that watches for the hang-up alone, since the socket is also readable for replies.
+    gone: OwnedFd,
+    name: String,
+    options: ClientOptions,
+    server: Capabilities,
+    resettable: bool,
+    regions: Vec<Region>,
+    msix_vectors: u16,
+    has_request_notifier: bool,
+}
+
+impl Client {
+    /// Connects to the device process that listens on `path` and learns what the device consists of.
+    ///
+    /// # Errors
+    /// Each way in which this can go wrong has its variant in [`ClientError`]; nothing waits longer than the
+    /// deadlines in `options`.
+    pub fn connect(path: impl AsRef<Path>, options: ClientOptions) -> Result<Client, ClientError> {
+        let path = path.as_ref();
+        let stream = connect::open(path, options.connect_timeout)?;
+        Client::start(stream, path.display().to_string(), options)
+    }
+
+    /// Uses a stream that is connected already, such as one of a socket pair.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn from_stream(stream: UnixStream, options: ClientOptions) -> Result<Client, ClientError> {
+        Client::start(stream, "a connected socket".into(), options)
+    }
+
+    fn start(stream: UnixStream, name: String, options: ClientOptions) -> Result<Client, ClientError> {
+        let gone = watch_for_hangup(&stream).map_err(|e| ClientError::Os {
+            what: "watching the socket with epoll",
+            source: e.into(),
+        })?;
+        let handler = dma_handler(options.dma.clone());
+        let channel = Arc::new(Channel::new(stream, None, options.request_timeout, Some(handler)));
+        // From here on dropping the client closes the channel, also where an error ends this.
+        let mut client = Client {
+            channel,
+            gone,
+            name,
+            options,
+            server: Capabilities::default(),
+            resettable: false,
+            regions: Vec::new(),
+            msix_vectors: 0,
+            has_request_notifier: false,
+        };
+        client.server = connect::negotiate(&client.channel, &client.name, &client.options)?;
+        client.learn_device()?;
+        if client.options.dma.is_some() {
+            let channel = client.channel.clone();
+            std::thread::Builder::new()
+                .name("vfio-user-dma".into())
+                .spawn(move || channel.pump())
+                .map_err(|source| ClientError::Os {
+                    what: "starting a thread",
+                    source,
+                })?;
+        }
+        Ok(client)
+    }
+
+    /// Asks for the device's regions and interrupts.
+    fn learn_device(&mut self) -> Result<(), ClientError> {
+        let request = DeviceInfo {
+            argsz: (size_of::<DeviceInfo>() as u32).into(),
+            flags: 0.into(),
+            num_regions: 0.into(),
+            num_irqs: 0.into(),
+        };
+        let info: DeviceInfo = self.ask(Command::DEVICE_GET_INFO, &request)?;
+        let not_usable = |reason: String| ClientError::NotUsable {
+            name: self.name.clone(),
+            reason,
+        };
+        if info.flags.get() & device_flags::PCI == 0 {
+            return Err(not_usable("it is not a PCI device".into()));
+        }
+        let (regions, irqs) = (info.num_regions.get(), info.num_irqs.get());
+        if regions <= region_index::CONFIG {
+            return Err(not_usable(format!(
+                "it has {regions} regions, configuration space is region 7"
+            )));
+        }
+        self.resettable = info.flags.get() & device_flags::RESET != 0;
+        // Regions past configuration space are of no use here, however many there are.
+        for index in 0..=region_index::CONFIG {
+            let region = self.region_info(index)?;
+            self.regions.push(region);
+        }
+        if irqs > irq::MSIX {
+            let info = self.irq_info(irq::MSIX)?;
+            let count = info.count.get();
+            if count > 2048 {
+                let reason = format!("it says that it has {count} MSI-X vectors, PCI allows 2048");
+                return Err(ClientError::NotUsable {
+                    name: self.name.clone(),
+                    reason,
+                });
+            }
+            self.msix_vectors = count as u16;
+        }
+        if irqs > irq::REQ {
+            let info = self.irq_info(irq::REQ)?;
+            self.has_request_notifier = info.count.get() > 0 && info.flags.get() & irq_flags::EVENTFD != 0;
+        }
+        Ok(())
+    }
+
+    fn region_info(&self, index: u32) -> Result<Region, ClientError> {
+        const COMMAND: Command = Command::DEVICE_GET_REGION_INFO;
+        /// Longest reply payload that is asked for, in bytes.
+        const MOST: u32 = MAX_DATA_XFER;
+        let mut argsz = size_of::<RegionInfo>() as u32;
+        loop {
+            let mut request = RegionInfo::new_zeroed();
+            request.argsz = argsz.into();
+            request.index = index.into();
+            let reply = self.call(COMMAND, &[request.as_bytes()], &[])?;
+            let needed = split::<RegionInfo>(&reply.body).map_or(0, |(info, _)| info.argsz.get());
+            // The first answer says how much room its capabilities need.
+            if needed > argsz && argsz == size_of::<RegionInfo>() as u32 && needed <= MOST {
+                argsz = needed;
+                continue;
+            }
+            return region::parse(&reply.body, index, reply.fds).map_err(|reason| ClientError::BadReply {
+                command: COMMAND,
+                reason,
+            });
+        }
+    }
+
+    fn irq_info(&self, index: u32) -> Result<IrqInfo, ClientError> {
+        let argsz = (size_of::<IrqInfo>() as u32).into();
+        let request = IrqInfo {
+            argsz,
+            flags: 0.into(),
+            index: index.into(),
+            count: 0.into(),
+        };
+        self.ask(Command::DEVICE_GET_IRQ_INFO, &request)
+    }
+
+    /// What the device is called in messages: its socket's path.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the server said it can take. [`Capabilities::max_dma_maps`] and [`Capabilities::pgsizes`] bind
+    /// the user of [`Client::dma_map`].
+    pub fn server_capabilities(&self) -> &Capabilities {
+        &self.server
+    }
+
+    /// Whether [`Client::reset`] can work.
+    pub fn is_resettable(&self) -> bool {
+        self.resettable
+    }
+
+    /// Size of a BAR in bytes; 0 where the device has none, and past BAR 5.
+    pub fn bar_size(&self, bar: u8) -> u64 {
+        self.bar(bar).map_or(0, |region| region.size)
+    }
+
+    /// A BAR's description; `None` past BAR 5. Its memory, if any, may be mapped by the caller.
+    pub fn bar(&self, bar: u8) -> Option<&Region> {
+        if bar < BARS {
+            self.regions.get(usize::from(bar))
+        } else {
+            None
+        }
+    }
+
+    /// Number of MSI-X vectors, at most 2048.
+    pub fn msix_vectors(&self) -> u16 {
+        self.msix_vectors
+    }
+
+    /// Reads configuration space.
+    ///
+    /// # Errors
+    /// [`ClientError::OutOfRange`], or what [`Client::bar_read`] may say.
+    pub fn config_read(&self, offset: u16, data: &mut [u8]) -> Result<(), ClientError> {
+        self.region_read(region_index::CONFIG, u64::from(offset), data)
+    }
+
+    /// Writes configuration space and waits until it is done.
+    ///
+    /// # Errors
+    /// As [`Client::config_read`].
+    pub fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), ClientError> {
+        self.region_write(region_index::CONFIG, u64::from(offset), data)
+    }
+
+    /// Reads from a BAR: one message for each [`Capabilities::max_data_xfer_size`] bytes.
+    ///
+    /// # Errors
+    /// [`ClientError::OutOfRange`], [`ClientError::TimedOut`], [`ClientError::Refused`],
+    /// [`ClientError::Gone`], [`ClientError::BadReply`].
+    pub fn bar_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), ClientError> {
+        self.region_read(u32::from(bar), offset, data)
+    }
+
+    /// Writes to a BAR without waiting for the device: it sees the write before everything that is asked of it
+    /// later, and a refusal is not reported. Blocks only while the socket is full.
+    ///
+    /// # Errors
+    /// [`ClientError::OutOfRange`] or [`ClientError::Gone`].
+    pub fn bar_write(&self, bar: u8, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        const COMMAND: Command = Command::REGION_WRITE;
+        let index = u32::from(bar);
+        self.check_range(index, offset, data.len())?;
+        for (offset, data) in self.pieces(offset, data) {
+            let access = access(index, offset, data.len());
+            self.channel
+                .post(COMMAND, &[access.as_bytes(), data])
+                .map_err(|reason| ClientError::Gone {
+                    command: COMMAND,
+                    reason,
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Writes to a BAR and waits until the device has done it.
+    ///
+    /// # Errors
+    /// As [`Client::bar_read`].
+    pub fn bar_write_and_wait(&self, bar: u8, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        self.region_write(u32::from(bar), offset, data)
+    }
+
+    /// Gives eventfds to the vectors from `first` on; `None` takes a vector's away. Goes out in as many
+    /// messages as the server's [`Capabilities::max_msg_fds`] asks for.
+    ///
+    /// # Errors
+    /// [`ClientError::NoSuchVector`] before anything is sent; otherwise as [`Client::bar_read`], and a part of
+    /// the vectors may be set then.
+    pub fn set_msix(&self, first: u16, eventfds: &[Option<BorrowedFd<'_>>]) -> Result<(), ClientError> {
+        let vectors = self.msix_vectors;
+        if usize::from(first) + eventfds.len() > usize::from(vectors) {
+            return Err(ClientError::NoSuchVector {
+                first,
+                count: eventfds.len(),
+                vectors,
+            });
+        }
+        self.set_eventfds(irq::MSIX, u32::from(first), eventfds)
+    }
+
+    /// Sets or takes away the eventfd by which the device asks its user to let go of it.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] where the server has no such notifier; otherwise as [`Client::bar_read`].
+    pub fn set_request_notifier(&self, eventfd: Option<BorrowedFd<'_>>) -> Result<(), ClientError> {
+        if !self.has_request_notifier {
+            return Err(ClientError::Unsupported {
+                what: "a device-request notifier",
+            });
+        }
+        self.set_eventfds(irq::REQ, 0, &[eventfd])
+    }
+
+    /// Gives the device access to `len` bytes at `iova`. `memory` is the file they are in and the offset of the
+    /// first; without it, [`ClientOptions::dma`] serves the range.
+    ///
+    /// The file should be a memfd with MFD_ALLOW_SEALING: a server that cares for its life puts F_SEAL_SHRINK
+    /// on it, and may refuse memory that can't be sealed, or reach it by messages. Private memory can't be
+    /// shared this way at all.
+    ///
+    /// # Errors
+    /// As [`Client::bar_read`]. After [`ClientError::TimedOut`] the device may or may not have the map.
+    pub fn dma_map(
+        &self,
+        iova: u64,
+        len: u64,
+        readable: bool,
+        writable: bool,
+        memory: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Result<(), ClientError> {
+        let mut flags = 0;
+        if readable {
+            flags |= dma_flags::READ;
+        }
+        if writable {
+            flags |= dma_flags::WRITE;
+        }
+        let map = DmaMap {
+            argsz: (size_of::<DmaMap>() as u32).into(),
+            flags: flags.into(),
+            offset: memory.map_or(0, |(_, offset)| offset).into(),
+            address: iova.into(),
+            size: len.into(),
+        };
+        let fds: Vec<_> = memory.iter().map(|(fd, _)| *fd).collect();
+        self.call(Command::DMA_MAP, &[map.as_bytes()], &fds)?;
+        Ok(())
+    }
+
+    /// Takes the access to a whole map away again. When this returns the device no longer touches the memory.
+    ///
+    /// # Errors
+    /// As [`Client::bar_read`]. After any of them except [`ClientError::Refused`] and [`ClientError::Gone`]
+    /// the device may still have the map.
+    pub fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), ClientError> {
+        let unmap = DmaUnmap {
+            argsz: (size_of::<DmaUnmap>() as u32).into(),
+            flags: 0.into(),
+            address: iova.into(),
+            size: len.into(),
+        };
+        self.call(Command::DMA_UNMAP, &[unmap.as_bytes()], &[])?;
+        Ok(())
+    }
+
+    /// Function level reset.
+    ///
+    /// # Errors
+    /// [`ClientError::Unsupported`] where the server offers none; otherwise as [`Client::bar_read`].
+    pub fn reset(&self) -> Result<(), ClientError> {
+        if !self.resettable {
+            return Err(ClientError::Unsupported { what: "reset" });
+        }
+        self.call_within(Command::DEVICE_RESET, &[], &[], self.options.reset_timeout)?;
+        Ok(())
+    }
+
+    /// Why the device is gone; `None` while it is there. One system call at most.
+    pub fn gone(&self) -> Option<CloseReason> {
+        match self.channel.closed() {
+            Some(reason) => Some(reason),
+            None if socket::hung_up(self.channel.socket()) => Some(CloseReason::PeerClosed),
+            None => None,
+        }
+    }
+
+    /// Becomes readable (and stays so) when the device is gone. For poll or epoll; not to be read from.
+    pub fn gone_fd(&self) -> BorrowedFd<'_> {
+        self.gone.as_fd()
+    }
+
+    fn check_range(&self, index: u32, offset: u64, len: usize) -> Result<(), ClientError> {
+        let size = self.regions.get(index as usize).map_or(0, |r| r.size);
+        let len = len as u64;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(ClientError::OutOfRange {
+                region: index,
+                offset,
+                len,
+                size,
+            }),
+        }
+    }
+
+    /// The most data for one access.
+    fn max_data(&self) -> usize {
+        // Capabilities cut it to MAX_DATA_XFER.
+        self.server.max_data_xfer_size as usize
+    }
+
+    fn pieces<'a>(&self, offset: u64, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+        let step = self.max_data();
+        data.chunks(step)
+            .enumerate()
+            .map(move |(i, piece)| (offset + (i * step) as u64, piece))
+    }
+
+    fn region_read(&self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), ClientError> {
+        const COMMAND: Command = Command::REGION_READ;
+        self.check_range(index, offset, data.len())?;
+        let mut at = offset;
+        for piece in data.chunks_mut(self.max_data()) {
+            let access = access(index, at, piece.len());
+            let reply = self.call(COMMAND, &[access.as_bytes()], &[])?;
+            let got = match split::<RegionAccess>(&reply.body) {
+                Some((echo, got)) if echo.count == access.count && got.len() == piece.len() => got,
+                _ => {
+                    return Err(short_reply(
+                        COMMAND,
+                        &reply,
+                        size_of::<RegionAccess>() + piece.len(),
+                    ));
+                }
+            };
+            piece.copy_from_slice(got);
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn region_write(&self, index: u32, offset: u64, data: &[u8]) -> Result<(), ClientError> {
+        const COMMAND: Command = Command::REGION_WRITE;
+        self.check_range(index, offset, data.len())?;
+        for (offset, data) in self.pieces(offset, data) {
+            let access = access(index, offset, data.len());
+            let reply = self.call(COMMAND, &[access.as_bytes(), data], &[])?;
+            match split::<RegionAccess>(&reply.body) {
+                Some((echo, _)) if echo.count == access.count => {}
+                _ => return Err(short_reply(COMMAND, &reply, size_of::<RegionAccess>())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends runs of eventfds, and runs without, in batches.
+    fn set_eventfds(
+        &self,
+        index: u32,
+        first: u32,
+        eventfds: &[Option<BorrowedFd<'_>>],
+    ) -> Result<(), ClientError> {
+        let most = self.server.max_msg_fds as usize;
+        if most == 0 && eventfds.iter().any(Option::is_some) {
+            return Err(ClientError::Unsupported {
+                what: "receiving eventfds",
+            });
+        }
+        let mut start = first;
+        // A message either sets all its vectors or, without descriptors, takes all away.
+        for run in eventfds.chunk_by(|a, b| a.is_some() == b.is_some()) {
+            let step = if run[0].is_some() { most } else { run.len() };
+            for batch in run.chunks(step) {
+                let set = SetIrqs {
+                    argsz: (size_of::<SetIrqs>() as u32).into(),
+                    flags: (set_irqs_flags::DATA_EVENTFD | set_irqs_flags::ACTION_TRIGGER).into(),
+                    index: index.into(),
+                    start: start.into(),
+                    count: (batch.len() as u32).into(),
+                };
+                let fds: Vec<_> = batch.iter().flatten().copied().collect();
+                self.call(Command::DEVICE_SET_IRQS, &[set.as_bytes()], &fds)?;
+                start += batch.len() as u32;
+            }
+        }
+        Ok(())
+    }
+
+    /// A request whose payload and reply have the same shape.
+    fn ask<T>(&self, command: Command, request: &T) -> Result<T, ClientError>
+    where
+        T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy,
+    {
+        let reply = self.call(command, &[request.as_bytes()], &[])?;
+        match split::<T>(&reply.body) {
+            Some((answer, _)) => Ok(*answer),
+            None => Err(short_reply(command, &reply, size_of::<T>())),
+        }
+    }
+
+    fn call(
+        &self,
+        command: Command,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Message, ClientError> {
+        self.call_within(command, payload, fds, self.options.request_timeout)
+    }
+
+    fn call_within(
+        &self,
+        command: Command,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+        timeout: Duration,
+    ) -> Result<Message, ClientError> {
+        self.channel
+            .call(command, payload, fds, Instant::now() + timeout)
+            .map_err(|e| match e {
+                CallError::TimedOut => ClientError::TimedOut {
+                    command,
+                    millis: timeout.as_millis() as u64,
+                },
+                CallError::Refused(errno) => ClientError::Refused { command, errno },
+                CallError::Closed(reason) => ClientError::Gone { command, reason },
+            })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Also ends the DMA thread, which holds the channel.
+        self.channel.close(CloseReason::Closed);
+    }
+}
+
+fn access(region: u32, offset: u64, len: usize) -> RegionAccess {
+    // Callers pass at most MAX_DATA_XFER bytes.
+    RegionAccess {
+        offset: offset.into(),
+        region: region.into(),
+        count: (len as u32).into(),
+    }
+}
+
+fn short_reply(command: Command, reply: &Message, expected: usize) -> ClientError {
+    let reason = format!(
+        "its payload of {} bytes is not the {expected} bytes expected",
+        reply.body.len()
+    );
+    ClientError::BadReply { command, reason }
+}
+
+/// An epoll instance that becomes readable when the peer of `stream` hangs up, or this side does.
+fn watch_for_hangup(stream: &UnixStream) -> rustix::io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(
+        &epoll,
+        stream,
+        epoll::EventData::new_u64(0),
+        epoll::EventFlags::RDHUP,
+    )?;
+    Ok(epoll)
+}
+
+/// Answers the server's DMA messages.
+fn dma_handler(dma: Option<Arc<dyn DmaMessages>>) -> Handler {
+    Box::new(move |channel, message| {
+        let answer = match &dma {
+            Some(dma) => serve_dma(&**dma, &message),
+            None => Err(rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32),
+        };
+        // A failure closes the channel, which is told to whoever uses it next.
+        let _ = match answer {
+            Ok((access, data)) => channel.reply(&message.header, &[access.as_bytes(), &data], &[]),
+            Err(errno) => channel.reply_error(&message.header, errno),
+        };
+    })
+}
+
+/// One DMA message: the reply's fixed part and data, or an error number.
+fn serve_dma(dma: &dyn DmaMessages, message: &Message) -> Result<(DmaAccess, Vec<u8>), u32> {
+    const EINVAL: u32 = 22;
+    const E2BIG: u32 = 7;
+    let (access, data) = split::<DmaAccess>(&message.body).ok_or(EINVAL)?;
+    let count = access.count.get();
+    if count > u64::from(MAX_DATA_XFER) {
+        return Err(E2BIG);
+    }
+    match message.header.command() {
+        Command::DMA_READ => {
+            let mut read = vec![0; count as usize];
+            dma.read(access.address.get(), &mut read).map_err(|e| e.errno())?;
+            Ok((*access, read))
+        }
+        Command::DMA_WRITE if data.len() as u64 == count => {
+            dma.write(access.address.get(), data).map_err(|e| e.errno())?;
+            Ok((*access, Vec::new()))
+        }
+        Command::DMA_WRITE => Err(EINVAL),
+        _ => Err(rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32),
+    }
+}

@@ -1,0 +1,260 @@
+//! ACCESS_REG: the registers of the port and of the device.
+
+use ferroce_firmware_iface::layout::Layout;
+use ferroce_firmware_iface::layouts::{
+    AccessRegisterIn, DtorReg, PaosReg, PfccReg, PmtuReg, PpcntReg, PtysReg, RegisterHostEndianness,
+    SetNodeIn,
+};
+use ferroce_firmware_iface::status::CommandStatus;
+use zerocopy::IntoBytes;
+
+use super::command::{Call, Outcome, reserved_clear};
+use super::refusal::{Refusal, syndrome};
+use super::{Env, Firmware};
+use crate::profile::Profile;
+
+const PMTU: u16 = 0x5003;
+const PTYS: u16 = 0x5004;
+const PAOS: u16 = 0x5006;
+const PFCC: u16 = 0x5007;
+const PPCNT: u16 = 0x5008;
+const PCAM: u16 = 0x507f;
+const NODE_DESC: u16 = 0x6001;
+const HOST_ENDIANNESS: u16 = 0x7004;
+const MCAM: u16 = 0x907f;
+const QCAM: u16 = 0x4019;
+const DTOR: u16 = 0xc00e;
+
+/// Bytes of PCAM, MCAM and QCAM.
+const CAP_MASK_BYTES: usize = 0x50;
+/// PAOS and QUERY_VPORT_STATE: up and down.
+const ADMIN_UP: u8 = 1;
+const ADMIN_DOWN: u8 = 2;
+/// PTYS proto_mask: Ethernet.
+const PROTO_ETHERNET: u8 = 1 << 2;
+
+/// What registers hold.
+#[derive(Clone, Debug)]
+pub(super) struct Registers {
+    host_endianness: bool,
+    admin_mtu: u16,
+    eth_proto_admin: u32,
+    pfcc: PfccReg,
+    node_description: SetNodeIn,
+}
+
+impl Registers {
+    pub(super) fn new(profile: &Profile) -> Registers {
+        let mut node_description = SetNodeIn::zeroed();
+        for (i, byte) in b"ferroce device model".iter().enumerate() {
+            node_description.set_node_description(i, *byte);
+        }
+        Registers {
+            host_endianness: false,
+            admin_mtu: 1522,
+            eth_proto_admin: profile.eth_proto,
+            pfcc: PfccReg::zeroed(),
+            node_description,
+        }
+    }
+
+    pub(super) fn host_endianness_written(&self) -> bool {
+        self.host_endianness
+    }
+}
+
+/// One access, with the register's bytes as the host sent them.
+struct Access<'a> {
+    write: bool,
+    data: &'a [u8],
+}
+
+impl Access<'_> {
+    /// The register's layout; a read may leave out what it does not index with.
+    fn register<T: Layout>(&self) -> Result<T, Refusal> {
+        let mut register = T::zeroed();
+        let n = self.data.len().min(T::INFO.bytes);
+        if self.write && n < T::INFO.bytes {
+            let reason = format!("{}: {n} bytes, {} needed", T::INFO.name, T::INFO.bytes);
+            return Err(Refusal::new(
+                CommandStatus::BAD_INP_LEN,
+                syndrome::SHORT_INPUT,
+                reason,
+            ));
+        }
+        register.as_mut_bytes()[..n].copy_from_slice(&self.data[..n]);
+        Ok(register)
+    }
+}
+
+fn own_port(port: u8) -> Result<(), Refusal> {
+    if port != 1 {
+        return Err(Refusal::bad_field(format!("local_port {port}: there is port 1")));
+    }
+    Ok(())
+}
+
+pub(super) fn access(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
+    let input: AccessRegisterIn = call.input()?;
+    let missing = fw.pages.missing_for_boot();
+    if missing > 0 {
+        let reason = format!("ACCESS_REG while {missing} boot pages have not been given");
+        return Err(Refusal::new(
+            CommandStatus::BAD_SYS_STATE,
+            syndrome::PAGES_MISSING,
+            reason,
+        ));
+    }
+    let access = Access {
+        write: call.header.op_mod == 0,
+        data: call.tail(AccessRegisterIn::REGISTER_DATA_OFFSET),
+    };
+    let caps = fw.general();
+    let register = match input.register_id() {
+        HOST_ENDIANNESS => host_endianness(fw, &access)?,
+        PMTU => pmtu(fw, env, &access)?,
+        PAOS => paos(fw, env, &access)?,
+        PTYS => ptys(fw, env, &access)?,
+        PFCC => pfcc(fw, &access)?,
+        PPCNT => ppcnt(&access)?,
+        NODE_DESC => node_desc(fw, &access)?,
+        DTOR if caps.dtor() => dtor(&access)?,
+        PCAM if caps.pcam_reg() => cap_mask(&access)?,
+        MCAM if caps.mcam_reg() => cap_mask(&access)?,
+        QCAM if caps.qcam_reg() => cap_mask(&access)?,
+        other => {
+            let reason = format!("register {other:#x} is not there");
+            return Err(Refusal::new(
+                CommandStatus::BAD_PARAM,
+                syndrome::BAD_REGISTER,
+                reason,
+            ));
+        }
+    };
+    let mut out = vec![0; AccessRegisterIn::REGISTER_DATA_OFFSET];
+    out.extend_from_slice(&register);
+    Ok(out)
+}
+
+fn host_endianness(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
+    let register: RegisterHostEndianness = access.register()?;
+    reserved_clear(&register)?;
+    if access.write {
+        if register.he() {
+            return Err(Refusal::bad_field(
+                "a big-endian host: this model runs beside a little-endian one",
+            ));
+        }
+        fw.regs.host_endianness = true;
+    }
+    Ok(register.as_bytes().to_vec())
+}
+
+fn pmtu(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
+    let mut register: PmtuReg = access.register()?;
+    reserved_clear(&register)?;
+    own_port(register.local_port())?;
+    if access.write {
+        let mtu = register.admin_mtu();
+        if mtu == 0 || mtu > fw.profile.max_mtu {
+            return Err(Refusal::above_limit(
+                "admin_mtu",
+                mtu.into(),
+                fw.profile.max_mtu.into(),
+            ));
+        }
+        fw.regs.admin_mtu = mtu;
+        env.plane.set_mtu(mtu);
+    }
+    register.set_max_mtu(fw.profile.max_mtu);
+    register.set_admin_mtu(fw.regs.admin_mtu);
+    register.set_oper_mtu(fw.regs.admin_mtu);
+    Ok(register.as_bytes().to_vec())
+}
+
+fn paos(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
+    let mut register: PaosReg = access.register()?;
+    reserved_clear(&register)?;
+    own_port(register.local_port())?;
+    if access.write && register.ase() {
+        match register.admin_status() {
+            ADMIN_UP => fw.set_admin(env, true),
+            ADMIN_DOWN => fw.set_admin(env, false),
+            other => return Err(Refusal::bad_field(format!("PAOS admin_status {other}"))),
+        }
+    }
+    let up = fw.vport.admin_up && env.plane.link_up();
+    register.set_admin_status(if fw.vport.admin_up { ADMIN_UP } else { ADMIN_DOWN })?;
+    register.set_oper_status(if up { ADMIN_UP } else { ADMIN_DOWN })?;
+    Ok(register.as_bytes().to_vec())
+}
+
+fn ptys(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
+    let mut register: PtysReg = access.register()?;
+    reserved_clear(&register)?;
+    own_port(register.local_port())?;
+    if access.write {
+        let admin = register.eth_proto_admin();
+        if admin & !fw.profile.eth_proto != 0 {
+            return Err(Refusal::bad_field(format!("eth_proto_admin {admin:#x}")));
+        }
+        fw.regs.eth_proto_admin = admin;
+    }
+    if register.proto_mask() & PROTO_ETHERNET != 0 {
+        let up = fw.vport.admin_up && env.plane.link_up();
+        register.set_eth_proto_capability(fw.profile.eth_proto);
+        register.set_eth_proto_admin(fw.regs.eth_proto_admin);
+        register.set_eth_proto_oper(if up { fw.profile.eth_proto } else { 0 });
+    }
+    Ok(register.as_bytes().to_vec())
+}
+
+fn pfcc(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
+    let register: PfccReg = access.register()?;
+    own_port(register.local_port())?;
+    if access.write {
+        reserved_clear(&register)?;
+        fw.regs.pfcc = register;
+    }
+    let mut out = fw.regs.pfcc;
+    out.set_local_port(1);
+    Ok(out.as_bytes().to_vec())
+}
+
+/// The counters of this port are all 0: nothing is counted here.
+fn ppcnt(access: &Access<'_>) -> Outcome {
+    let register: PpcntReg = access.register()?;
+    own_port(register.local_port())?;
+    let mut out = PpcntReg::zeroed();
+    out.set_local_port(1);
+    out.set_grp(register.grp())?;
+    out.set_prio_tc(register.prio_tc())?;
+    Ok(out.as_bytes().to_vec())
+}
+
+fn node_desc(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
+    if access.write {
+        fw.regs.node_description = access.register()?;
+    }
+    Ok(fw.regs.node_description.as_bytes().to_vec())
+}
+
+/// All 0: the driver's defaults hold.
+fn dtor(access: &Access<'_>) -> Outcome {
+    if access.write {
+        return Err(Refusal::bad_field("DTOR can only be read"));
+    }
+    Ok(DtorReg::zeroed().as_bytes().to_vec())
+}
+
+/// PCAM, MCAM, QCAM: the groups that were asked for, with no register or feature in them but what is always
+/// there.
+fn cap_mask(access: &Access<'_>) -> Outcome {
+    if access.write {
+        return Err(Refusal::bad_field("a capability mask register can only be read"));
+    }
+    let mut out = vec![0; CAP_MASK_BYTES];
+    let n = access.data.len().min(4);
+    out[..n].copy_from_slice(&access.data[..n]);
+    Ok(out)
+}

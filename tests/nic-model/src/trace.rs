@@ -1,0 +1,196 @@
+//! A trace of the firmware's commands: decoded, and as a hexdump in the shape in which Linux mlx5 prints its
+//! own with debugging on, so that two drivers' commands can be compared with diff.
+//!
+//! ```text
+//! cmd[0]: start dump
+//! cmd[0]: dump command data QUERY_PAGES(0x107) INPUT
+//! cmd[0]: 000: 01070000 00000001 00000000 00000000
+//! cmd[0]: end dump
+//! ```
+
+use std::fmt;
+use std::io::{self, Write};
+
+use ferroce_firmware_iface::layout::{Layout, LayoutInfo, debug_fields};
+use ferroce_firmware_iface::layouts::*;
+use ferroce_firmware_iface::opcode::Opcode;
+use ferroce_firmware_iface::status::CommandStatus;
+
+/// Bytes of a command that are dumped: what follows are page addresses.
+const DUMP_MOST: usize = 8192;
+
+/// Writes commands to a sink.
+pub struct Trace {
+    sink: Box<dyn Write + Send>,
+    broken: bool,
+}
+
+impl fmt::Debug for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trace")
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Decoded<'a>(&'static LayoutInfo, &'a [u8]);
+
+impl fmt::Debug for Decoded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        debug_fields(self.0, self.1, f)
+    }
+}
+
+impl Trace {
+    /// A trace into `sink`. When the sink fails, that is logged once and the trace stops.
+    pub fn new(sink: Box<dyn Write + Send>) -> Trace {
+        Trace { sink, broken: false }
+    }
+
+    /// A command that the host gave.
+    pub fn input(&mut self, slot: u8, opcode: Opcode, bytes: &[u8]) {
+        let info = layouts(opcode).map(|(input, _)| input);
+        self.dump(slot, opcode, bytes, "INPUT", info);
+    }
+
+    /// Its answer.
+    pub fn output(&mut self, slot: u8, opcode: Opcode, bytes: &[u8]) {
+        let info = layouts(opcode).map(|(_, output)| output);
+        self.dump(slot, opcode, bytes, "OUTPUT", info);
+    }
+
+    fn dump(&mut self, slot: u8, opcode: Opcode, bytes: &[u8], way: &str, info: Option<&'static LayoutInfo>) {
+        if self.broken {
+            return;
+        }
+        if let Err(error) = write_dump(&mut self.sink, slot, opcode, bytes, way, info) {
+            log::warn!("firmware trace: {error}; it stops here");
+            self.broken = true;
+        }
+    }
+}
+
+fn write_dump(
+    to: &mut dyn Write,
+    slot: u8,
+    opcode: Opcode,
+    bytes: &[u8],
+    way: &str,
+    info: Option<&'static LayoutInfo>,
+) -> io::Result<()> {
+    writeln!(to, "cmd[{slot}]: start dump")?;
+    writeln!(
+        to,
+        "cmd[{slot}]: dump command data {opcode}({:#x}) {way}",
+        opcode.0
+    )?;
+    if way == "OUTPUT" && bytes.first().is_some_and(|s| *s != 0) {
+        let status = CommandStatus(bytes[0]);
+        let syndrome = bytes
+            .get(4..8)
+            .and_then(|b| b.first_chunk())
+            .map_or(0, |b| u32::from_be_bytes(*b));
+        writeln!(to, "cmd[{slot}]: status {status}, syndrome {syndrome:#x}")?;
+    } else if let Some(info) = info.filter(|i| i.bytes <= bytes.len()) {
+        writeln!(to, "cmd[{slot}]: {:?}", Decoded(info, bytes))?;
+    }
+    for (i, row) in bytes[..bytes.len().min(DUMP_MOST)].chunks(16).enumerate() {
+        write!(to, "cmd[{slot}]: {:03x}:", i * 16)?;
+        for dword in 0..4 {
+            let byte = |at: usize| row.get(dword * 4 + at).copied().unwrap_or(0);
+            write!(
+                to,
+                " {:02x}{:02x}{:02x}{:02x}",
+                byte(0),
+                byte(1),
+                byte(2),
+                byte(3)
+            )?;
+        }
+        writeln!(to)?;
+    }
+    if bytes.len() > DUMP_MOST {
+        writeln!(to, "cmd[{slot}]: {} bytes more", bytes.len() - DUMP_MOST)?;
+    }
+    writeln!(to, "cmd[{slot}]: end dump")
+}
+
+fn pair<I: Layout, O: Layout>() -> (&'static LayoutInfo, &'static LayoutInfo) {
+    (I::INFO, O::INFO)
+}
+
+/// Input and output layout of a command.
+fn layouts(opcode: Opcode) -> Option<(&'static LayoutInfo, &'static LayoutInfo)> {
+    Some(match opcode {
+        Opcode::ENABLE_HCA => pair::<EnableHcaIn, EnableHcaOut>(),
+        Opcode::DISABLE_HCA => pair::<DisableHcaIn, DisableHcaOut>(),
+        Opcode::INIT_HCA => pair::<QueryAdapterIn, InitHcaOut>(),
+        Opcode::TEARDOWN_HCA => pair::<TeardownHcaIn, TeardownHcaOut>(),
+        Opcode::QUERY_ISSI => pair::<QueryIssiIn, QueryIssiOut>(),
+        Opcode::SET_ISSI => pair::<SetIssiIn, SetIssiOut>(),
+        Opcode::QUERY_PAGES => pair::<QueryPagesIn, QueryPagesOut>(),
+        Opcode::MANAGE_PAGES => pair::<ManagePagesIn, ManagePagesOut>(),
+        Opcode::QUERY_HCA_CAP => pair::<QueryHcaCapIn, QueryHcaCapOut>(),
+        Opcode::SET_HCA_CAP => pair::<SetHcaCapIn, SetHcaCapOut>(),
+        Opcode::QUERY_ADAPTER => pair::<QueryAdapterIn, QueryAdapterOut>(),
+        Opcode::ACCESS_REG => pair::<AccessRegisterIn, AccessRegisterOut>(),
+        Opcode::QUERY_SPECIAL_CONTEXTS => pair::<QuerySpecialContextsIn, QuerySpecialContextsOut>(),
+        Opcode::CREATE_MKEY => pair::<CreateMkeyIn, CreateMkeyOut>(),
+        Opcode::DESTROY_MKEY => pair::<DestroyMkeyIn, DestroyMkeyOut>(),
+        Opcode::CREATE_EQ => pair::<CreateEqIn, CreateEqOut>(),
+        Opcode::DESTROY_EQ => pair::<DestroyEqIn, DestroyEqOut>(),
+        Opcode::CREATE_CQ => pair::<CreateCqIn, CreateCqOut>(),
+        Opcode::DESTROY_CQ => pair::<DestroyCqIn, DestroyCqOut>(),
+        Opcode::QUERY_CQ => pair::<QueryCqIn, QueryCqOut>(),
+        Opcode::MODIFY_CQ => pair::<ModifyCqIn, ModifyCqOut>(),
+        Opcode::CREATE_QP => pair::<CreateQpIn, CreateQpOut>(),
+        Opcode::DESTROY_QP => pair::<DestroyQpIn, DestroyQpOut>(),
+        Opcode::QUERY_QP => pair::<QueryQpIn, QueryQpOut>(),
+        Opcode::RST2INIT_QP => pair::<Rst2initQpIn, Rst2initQpOut>(),
+        Opcode::INIT2INIT_QP => pair::<Init2initQpIn, Init2initQpOut>(),
+        Opcode::INIT2RTR_QP => pair::<Init2rtrQpIn, Init2rtrQpOut>(),
+        Opcode::RTR2RTS_QP => pair::<Rtr2rtsQpIn, Rtr2rtsQpOut>(),
+        Opcode::RTS2RTS_QP => pair::<Rts2rtsQpIn, Rts2rtsQpOut>(),
+        Opcode::QP_2ERR => pair::<Qp2errIn, Qp2errOut>(),
+        Opcode::QP_2RST => pair::<Qp2rstIn, Qp2rstOut>(),
+        Opcode::QUERY_VPORT_STATE => pair::<QueryVportStateIn, QueryVportStateOut>(),
+        Opcode::QUERY_NIC_VPORT_CONTEXT => pair::<QueryNicVportContextIn, QueryNicVportContextOut>(),
+        Opcode::MODIFY_NIC_VPORT_CONTEXT => pair::<ModifyNicVportContextIn, ModifyNicVportContextOut>(),
+        Opcode::SET_ROCE_ADDRESS => pair::<SetRoceAddressIn, SetRoceAddressOut>(),
+        Opcode::SET_L2_TABLE_ENTRY => pair::<SetL2TableEntryIn, SetL2TableEntryOut>(),
+        Opcode::ALLOC_PD => pair::<AllocPdIn, AllocPdOut>(),
+        Opcode::DEALLOC_PD => pair::<DeallocPdIn, DeallocPdOut>(),
+        Opcode::ALLOC_UAR => pair::<AllocUarIn, AllocUarOut>(),
+        Opcode::DEALLOC_UAR => pair::<DeallocUarIn, DeallocUarOut>(),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_dumped_in_the_shape_of_linux() {
+        let mut text = Vec::new();
+        let input = [1, 7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+        let info = layouts(Opcode::QUERY_PAGES).map(|l| l.0);
+        write_dump(&mut text, 3, Opcode::QUERY_PAGES, &input, "INPUT", info).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "cmd[3]: start dump");
+        assert_eq!(lines[1], "cmd[3]: dump command data QUERY_PAGES(0x107) INPUT");
+        assert!(lines[2].contains("op_mod: 0x1"), "{}", lines[2]);
+        assert_eq!(lines[3], "cmd[3]: 000: 01070000 00000001 00000000 00000000");
+        assert_eq!(lines[4], "cmd[3]: end dump");
+    }
+
+    #[test]
+    fn a_refusal_shows_its_status() {
+        let mut text = Vec::new();
+        let output = [3, 0, 0, 0, 0, 0, 0, 9];
+        write_dump(&mut text, 0, Opcode(0xfff), &output, "OUTPUT", None).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("bad parameter (0x3), syndrome 0x9"), "{text}");
+    }
+}
