@@ -8,6 +8,7 @@ pub mod bar;
 pub mod clock;
 pub mod fw;
 pub mod host;
+pub mod link;
 pub mod objects;
 pub mod payload;
 pub mod pci;

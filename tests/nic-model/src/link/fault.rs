@@ -1,0 +1,560 @@
+//! A bad wire: loses, duplicates, reorders, corrupts and delays frames, by seed.
+//!
+//! What happens to the n-th frame depends on the seed and on n alone, so that a run can be repeated. Faults are
+//! put on what the wrapped port sends; wrap both ends for both directions.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::{LinkError, Port, PortCounters, Waker};
+use crate::clock::Nanos;
+use crate::wire::Frame;
+
+/// How bad the wire is. Fractions are of all frames, 0 to 1, and independent of each other.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Faults {
+    /// Where the randomness starts.
+    pub seed: u64,
+    /// Fraction that is lost.
+    pub loss: f64,
+    /// Fraction that arrives twice.
+    pub duplicate: f64,
+    /// Fraction that is overtaken by the next 1 to [`Faults::reorder_distance`] frames.
+    pub reorder: f64,
+    /// Fraction in which 1 to 3 bits are flipped (and Ethernet's check sequence did not notice).
+    pub corrupt: f64,
+    /// Fraction that is late by up to [`Faults::delay_max`].
+    pub delay: f64,
+    /// Most frames that overtake a reordered one.
+    pub reorder_distance: u64,
+    /// Longest that a reordered frame waits for others to overtake it.
+    pub reorder_wait: Duration,
+    /// Longest delay.
+    pub delay_max: Duration,
+}
+
+impl Default for Faults {
+    /// A good wire.
+    fn default() -> Faults {
+        Faults {
+            seed: 0,
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            corrupt: 0.0,
+            delay: 0.0,
+            reorder_distance: 4,
+            reorder_wait: Duration::from_micros(100),
+            delay_max: Duration::from_millis(1),
+        }
+    }
+}
+
+impl Faults {
+    /// Checks the fractions.
+    ///
+    /// # Errors
+    /// [`LinkError::Fraction`] names the one that is not from 0 to 1.
+    pub fn validate(&self) -> Result<(), LinkError> {
+        let fractions = [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+            ("delay", self.delay),
+        ];
+        for (what, value) in fractions {
+            if !(0.0..=1.0).contains(&value) {
+                return Err(LinkError::Fraction { what, value });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing will happen to any frame.
+    pub fn is_none(&self) -> bool {
+        [self.loss, self.duplicate, self.reorder, self.corrupt, self.delay]
+            .iter()
+            .all(|&f| f == 0.0)
+    }
+}
+
+/// What the bad wire did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultCounters {
+    /// Frames that it was given.
+    pub frames: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames sent twice.
+    pub duplicated: u64,
+    /// Frames held back for others to overtake.
+    pub reordered: u64,
+    /// Frames with flipped bits.
+    pub corrupted: u64,
+    /// Frames made late.
+    pub delayed: u64,
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same for ever, so that a printed seed keeps its meaning.
+#[derive(Clone, Copy, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// True with probability `fraction`.
+    fn chance(&mut self, fraction: f64) -> bool {
+        // 53 bits make a number in [0, 1).
+        let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
+        unit < fraction
+    }
+
+    /// A number below `limit`, or 0 when that is 0.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next().checked_rem(limit).unwrap_or(0)
+    }
+}
+
+/// A frame that is held back.
+#[derive(Debug)]
+struct Held {
+    /// Goes out at this time,
+    due: Nanos,
+    /// or when the port has been given this many frames.
+    after: u64,
+    frame: Frame,
+}
+
+/// A port whose outgoing frames suffer.
+#[derive(Debug)]
+pub struct FaultPort<P> {
+    inner: P,
+    faults: Faults,
+    counters: FaultCounters,
+    /// In the order in which they were held back.
+    held: Vec<Held>,
+}
+
+/// Most frames held back; when there are more the oldest goes out.
+const MAX_HELD: usize = 1024;
+
+impl<P: Port> FaultPort<P> {
+    /// Puts faults on `inner`.
+    ///
+    /// # Errors
+    /// As for [`Faults::validate`].
+    pub fn new(inner: P, faults: Faults) -> Result<FaultPort<P>, LinkError> {
+        faults.validate()?;
+        Ok(FaultPort {
+            inner,
+            faults,
+            counters: FaultCounters::default(),
+            held: Vec::new(),
+        })
+    }
+
+    /// What was done so far.
+    pub fn fault_counters(&self) -> FaultCounters {
+        self.counters
+    }
+
+    /// Changes how bad the wire is from the next frame on; frames that are held back stay so. Counting goes on,
+    /// so that the n-th frame's fate under a seed does not depend on when this was called.
+    ///
+    /// # Errors
+    /// As for [`Faults::validate`]; nothing changes then.
+    pub fn set_faults(&mut self, faults: Faults) -> Result<(), LinkError> {
+        faults.validate()?;
+        self.faults = faults;
+        Ok(())
+    }
+
+    /// The port inside.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    fn hold(&mut self, now: Nanos, due: Nanos, after: u64, frame: &Frame) {
+        // The host may change or take away its memory while the frame waits; a frame that can't be read any
+        // more is lost.
+        let Ok(frame) = frame.flatten() else {
+            self.counters.lost += 1;
+            return;
+        };
+        if self.held.len() >= MAX_HELD {
+            let oldest = self.held.remove(0);
+            self.inner.send(now, oldest.frame);
+        }
+        self.held.push(Held { due, after, frame });
+    }
+
+    /// Sends what has waited long enough.
+    fn release(&mut self, now: Nanos) {
+        if self.held.is_empty() {
+            return;
+        }
+        let frames = self.counters.frames;
+        let (mut out, kept): (Vec<_>, Vec<_>) = self
+            .held
+            .drain(..)
+            .partition(|h| h.due <= now || h.after <= frames);
+        self.held = kept;
+        out.sort_by_key(|h| h.due);
+        for held in out {
+            self.inner.send(now, held.frame);
+        }
+    }
+
+    /// Flips 1 to 3 bits; `None` when the frame can't be read any more.
+    fn corrupt(frame: &Frame, random: &mut Random) -> Option<Frame> {
+        let mut bytes = frame.to_bytes().ok()?;
+        for _ in 0..1 + random.below(3) {
+            let bit = random.below(bytes.len() as u64 * 8);
+            if let Some(byte) = bytes.get_mut((bit / 8) as usize) {
+                *byte ^= 1 << (bit % 8);
+            }
+        }
+        Some(Frame::from_vec(bytes))
+    }
+}
+
+impl<P: Port> Port for FaultPort<P> {
+    fn send(&mut self, now: Nanos, mut frame: Frame) {
+        let Faults {
+            seed,
+            loss,
+            duplicate,
+            reorder,
+            corrupt,
+            delay,
+            ..
+        } = self.faults;
+        let mut random = Random(seed ^ self.counters.frames.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        // The order of the draws is part of what a seed means.
+        let [lost, twice, overtaken, corrupted, late] =
+            [loss, duplicate, reorder, corrupt, delay].map(|fraction| random.chance(fraction));
+        self.counters.frames += 1;
+        if lost {
+            self.counters.lost += 1;
+            return self.release(now);
+        }
+        if corrupted {
+            let Some(changed) = Self::corrupt(&frame, &mut random) else {
+                self.counters.lost += 1;
+                return self.release(now);
+            };
+            self.counters.corrupted += 1;
+            frame = changed;
+        }
+        if twice {
+            self.counters.duplicated += 1;
+            let after = self.counters.frames + random.below(self.faults.reorder_distance + 1);
+            self.hold(now, now + self.faults.reorder_wait, after, &frame);
+        }
+        if late {
+            self.counters.delayed += 1;
+            let longest = u64::try_from(self.faults.delay_max.as_nanos()).unwrap_or(u64::MAX);
+            let by = Duration::from_nanos(random.below(longest) + 1);
+            self.hold(now, now + by, u64::MAX, &frame);
+        } else if overtaken {
+            self.counters.reordered += 1;
+            let after = self.counters.frames + 1 + random.below(self.faults.reorder_distance);
+            self.hold(now, now + self.faults.reorder_wait, after, &frame);
+        } else {
+            self.inner.send(now, frame);
+        }
+        self.release(now);
+    }
+
+    fn recv(&mut self, now: Nanos) -> Option<Frame> {
+        self.release(now);
+        self.inner.recv(now)
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        let held = self.held.iter().map(|h| h.due).min();
+        held.into_iter().chain(self.inner.next_event()).min()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn set_waker(&mut self, waker: Option<Waker>) {
+        self.inner.set_waker(waker);
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+/// What to do with a frame that is about to be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Send it.
+    Pass,
+    /// Lose it.
+    Drop,
+}
+
+/// A port that asks about each outgoing frame: for tests that lose the first of each kind, or all ACKs for a
+/// while.
+pub struct FilterPort<P, F> {
+    inner: P,
+    filter: F,
+    dropped: u64,
+}
+
+impl<P: Port, F: FnMut(Nanos, &Frame) -> Verdict + Send> FilterPort<P, F> {
+    /// Asks `filter` before `inner` sends.
+    pub fn new(inner: P, filter: F) -> FilterPort<P, F> {
+        FilterPort {
+            inner,
+            filter,
+            dropped: 0,
+        }
+    }
+
+    /// Frames that the filter has dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+impl<P: std::fmt::Debug, F> std::fmt::Debug for FilterPort<P, F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FilterPort")
+            .field("inner", &self.inner)
+            .field("dropped", &self.dropped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Port, F: FnMut(Nanos, &Frame) -> Verdict + Send> Port for FilterPort<P, F> {
+    fn send(&mut self, now: Nanos, frame: Frame) {
+        match (self.filter)(now, &frame) {
+            Verdict::Pass => self.inner.send(now, frame),
+            Verdict::Drop => self.dropped += 1,
+        }
+    }
+
+    fn recv(&mut self, now: Nanos) -> Option<Frame> {
+        self.inner.recv(now)
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.inner.next_event()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.fd()
+    }
+
+    fn set_waker(&mut self, waker: Option<Waker>) {
+        self.inner.set_waker(waker);
+    }
+
+    fn is_up(&self) -> bool {
+        self.inner.is_up()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::cable::{CablePort, cable};
+
+    const N: u32 = 4000;
+
+    fn numbered(n: u32) -> Frame {
+        let mut bytes = vec![0; 60];
+        bytes[56..].copy_from_slice(&n.to_be_bytes());
+        Frame::from_vec(bytes)
+    }
+
+    fn number(frame: &Frame) -> u32 {
+        let bytes = frame.to_bytes().unwrap();
+        u32::from_be_bytes([bytes[56], bytes[57], bytes[58], bytes[59]])
+    }
+
+    /// Sends `N` numbered frames, one each microsecond, then lets all that waits come out.
+    fn run(faults: Faults) -> (Vec<Vec<u8>>, FaultCounters) {
+        let (a, mut b) = cable(2 * N as usize);
+        let mut port = FaultPort::new(a, faults).unwrap();
+        for n in 0..N {
+            port.send(Nanos(u64::from(n) * 1000), numbered(n));
+        }
+        while let Some(at) = port.next_event() {
+            assert!(port.recv(at).is_none());
+            assert!(port.next_event().is_none_or(|next| next > at));
+        }
+        let arrived = std::iter::from_fn(|| b.recv(Nanos::ZERO)).map(|f| f.to_bytes().unwrap());
+        (arrived.collect(), port.fault_counters())
+    }
+
+    #[test]
+    fn a_good_wire_changes_nothing() {
+        let (arrived, counters) = run(Faults::default());
+        assert!(Faults::default().is_none());
+        let sent: Vec<_> = (0..N).map(|n| numbered(n).to_bytes().unwrap()).collect();
+        assert_eq!(arrived, sent);
+        assert_eq!(
+            counters,
+            FaultCounters {
+                frames: u64::from(N),
+                ..FaultCounters::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_run_again_and_another_seed_another() {
+        let bad = Faults {
+            seed: 7,
+            loss: 0.1,
+            duplicate: 0.1,
+            reorder: 0.1,
+            corrupt: 0.1,
+            delay: 0.1,
+            ..Faults::default()
+        };
+        let first = run(bad);
+        assert_eq!(run(bad), first);
+        assert_ne!(run(Faults { seed: 8, ..bad }).0, first.0);
+        let c = first.1;
+        for (what, count) in [
+            ("lost", c.lost),
+            ("duplicated", c.duplicated),
+            ("reordered", c.reordered),
+            ("corrupted", c.corrupted),
+            ("delayed", c.delayed),
+        ] {
+            assert!((250..550).contains(&count), "{count} {what} of {N}");
+        }
+        assert_eq!(first.0.len() as u64, c.frames - c.lost + c.duplicated);
+    }
+
+    #[test]
+    fn single_faults_do_what_they_say() {
+        let one = |f: fn(&mut Faults)| {
+            let mut faults = Faults {
+                seed: 3,
+                ..Faults::default()
+            };
+            f(&mut faults);
+            let (arrived, counters) = run(faults);
+            let frames: Vec<u32> = arrived
+                .iter()
+                .map(|b| number(&Frame::from_vec(b.clone())))
+                .collect();
+            (frames, counters)
+        };
+        let (lossy, c) = one(|f| f.loss = 0.05);
+        assert_eq!(lossy.len() as u64, u64::from(N) - c.lost);
+        assert!(lossy.is_sorted() && c.lost > 0);
+        let (mut twice, c) = one(|f| f.duplicate = 0.05);
+        assert_eq!(twice.len() as u64, u64::from(N) + c.duplicated);
+        twice.sort_unstable();
+        twice.dedup();
+        assert_eq!(twice.len() as u32, N);
+        let (reordered, c) = one(|f| f.reorder = 0.05);
+        assert!(!reordered.is_sorted() && c.reordered > 0);
+        let shift = reordered
+            .iter()
+            .zip(0..)
+            .map(|(&n, at): (&u32, u32)| n.abs_diff(at))
+            .max()
+            .unwrap();
+        assert!((1..=8).contains(&shift), "moved by {shift}");
+        let (all_lost, _) = one(|f| f.loss = 1.0);
+        assert!(all_lost.is_empty());
+        let (corrupt, c) = run(Faults {
+            corrupt: 1.0,
+            ..Faults::default()
+        });
+        assert_eq!(c.corrupted, u64::from(N));
+        for (n, bytes) in corrupt.iter().enumerate() {
+            let good = numbered(n as u32).to_bytes().unwrap();
+            let flipped: u32 = bytes.iter().zip(&good).map(|(a, b)| (a ^ b).count_ones()).sum();
+            assert!(flipped <= 3);
+        }
+    }
+
+    #[test]
+    fn a_late_frame_comes_out_when_its_time_has_come() {
+        let (a, mut b) = cable(8);
+        let faults = Faults {
+            delay: 1.0,
+            ..Faults::default()
+        };
+        let mut port = FaultPort::new(a, faults).unwrap();
+        port.send(Nanos(10), numbered(1));
+        let due = port.next_event().unwrap();
+        assert!(due > Nanos(10) && due <= Nanos(10) + faults.delay_max);
+        assert!(port.recv(Nanos(due.get() - 1)).is_none());
+        assert!(b.recv(due).is_none());
+        assert!(port.recv(due).is_none());
+        assert_eq!(number(&b.recv(due).unwrap()), 1);
+        assert_eq!(port.next_event(), None);
+    }
+
+    #[test]
+    fn fractions_outside_0_to_1_are_refused() {
+        let make = |loss| {
+            FaultPort::<CablePort>::new(
+                cable(1).0,
+                Faults {
+                    loss,
+                    ..Faults::default()
+                },
+            )
+        };
+        for loss in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(matches!(
+                make(loss),
+                Err(LinkError::Fraction { what: "loss", .. })
+            ));
+        }
+        let mut port = make(1.0).unwrap();
+        assert!(
+            port.set_faults(Faults {
+                delay: 2.0,
+                ..Faults::default()
+            })
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn a_filter_drops_what_it_is_told_to() {
+        let (a, mut b) = cable(8);
+        let mut port = FilterPort::new(a, |_, frame: &Frame| match number(frame) % 2 {
+            0 => Verdict::Pass,
+            _ => Verdict::Drop,
+        });
+        for n in 0..4 {
+            port.send(Nanos::ZERO, numbered(n));
+        }
+        assert_eq!(port.dropped(), 2);
+        let arrived: Vec<_> = std::iter::from_fn(|| b.recv(Nanos::ZERO))
+            .map(|f| number(&f))
+            .collect();
+        assert_eq!(arrived, [0, 2]);
+    }
+}
