@@ -59,7 +59,7 @@ pub trait PciDevice: Send + Sync {
         None
     }
 
-    /// Number of MSI-X vectors, 0 to 2048 (PCI Express Base 7.7.2).
+    /// Number of MSI-X vectors, 0 to 2048 (what PCI's MSI-X capability can say).
     fn msix_vectors(&self) -> u16;
 
     /// Vectors `first`, `first + 1`, … get these eventfds; `None` takes a vector's eventfd away.

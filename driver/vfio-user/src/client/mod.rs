@@ -6,7 +6,10 @@
 //! Memory is shared with the device by mapping a file descriptor for it, usually a memfd; see
 //! [`Client::dma_map`]. Memory without one can be served by messages, if [`ClientOptions::dma`] says how.
 
+mod access;
 mod connect;
+mod describe;
+mod dma;
 mod error;
 mod region;
 
@@ -17,16 +20,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::IntoBytes;
+
+use self::access::access;
 
 pub use error::ClientError;
 pub use region::{Region, RegionMemory};
 
-use crate::channel::{CallError, Channel, Handler};
+use crate::channel::{CallError, Channel};
 use crate::device::{BARS, DmaMessages};
 use crate::protocol::{
-    Command, DeviceInfo, DmaAccess, DmaMap, DmaUnmap, IrqInfo, MAX_DATA_XFER, RegionAccess, RegionInfo,
-    SetIrqs, device_flags, dma_flags, irq, irq_flags, region as region_index, set_irqs_flags, split,
+    Command, DmaMap, DmaUnmap, SetIrqs, dma_flags, irq, region as region_index, set_irqs_flags,
 };
 use crate::socket::{self, CloseReason, Message};
 use crate::version::Capabilities;
@@ -109,7 +113,7 @@ impl Client {
             what: "watching the socket with epoll",
             source: e.into(),
         })?;
-        let handler = dma_handler(options.dma.clone());
+        let handler = dma::handler(options.dma.clone());
         let channel = Arc::new(Channel::new(stream, None, options.request_timeout, Some(handler)));
         // From here on dropping the client closes the channel, also where an error ends this.
         let mut client = Client {
@@ -136,87 +140,6 @@ impl Client {
                 })?;
         }
         Ok(client)
-    }
-
-    /// Asks for the device's regions and interrupts.
-    fn learn_device(&mut self) -> Result<(), ClientError> {
-        let request = DeviceInfo {
-            argsz: (size_of::<DeviceInfo>() as u32).into(),
-            flags: 0.into(),
-            num_regions: 0.into(),
-            num_irqs: 0.into(),
-        };
-        let info: DeviceInfo = self.ask(Command::DEVICE_GET_INFO, &request)?;
-        let not_usable = |reason: String| ClientError::NotUsable {
-            name: self.name.clone(),
-            reason,
-        };
-        if info.flags.get() & device_flags::PCI == 0 {
-            return Err(not_usable("it is not a PCI device".into()));
-        }
-        let (regions, irqs) = (info.num_regions.get(), info.num_irqs.get());
-        if regions <= region_index::CONFIG {
-            return Err(not_usable(format!(
-                "it has {regions} regions, configuration space is region 7"
-            )));
-        }
-        self.resettable = info.flags.get() & device_flags::RESET != 0;
-        // Regions past configuration space are of no use here, however many there are.
-        for index in 0..=region_index::CONFIG {
-            let region = self.region_info(index)?;
-            self.regions.push(region);
-        }
-        if irqs > irq::MSIX {
-            let info = self.irq_info(irq::MSIX)?;
-            let count = info.count.get();
-            if count > 2048 {
-                let reason = format!("it says that it has {count} MSI-X vectors, PCI allows 2048");
-                return Err(ClientError::NotUsable {
-                    name: self.name.clone(),
-                    reason,
-                });
-            }
-            self.msix_vectors = count as u16;
-        }
-        if irqs > irq::REQ {
-            let info = self.irq_info(irq::REQ)?;
-            self.has_request_notifier = info.count.get() > 0 && info.flags.get() & irq_flags::EVENTFD != 0;
-        }
-        Ok(())
-    }
-
-    fn region_info(&self, index: u32) -> Result<Region, ClientError> {
-        const COMMAND: Command = Command::DEVICE_GET_REGION_INFO;
-        /// Longest reply payload that is asked for, in bytes.
-        const MOST: u32 = MAX_DATA_XFER;
-        let mut argsz = size_of::<RegionInfo>() as u32;
-        loop {
-            let mut request = RegionInfo::new_zeroed();
-            request.argsz = argsz.into();
-            request.index = index.into();
-            let reply = self.call(COMMAND, &[request.as_bytes()], &[])?;
-            let needed = split::<RegionInfo>(&reply.body).map_or(0, |(info, _)| info.argsz.get());
-            // The first answer says how much room its capabilities need.
-            if needed > argsz && argsz == size_of::<RegionInfo>() as u32 && needed <= MOST {
-                argsz = needed;
-                continue;
-            }
-            return region::parse(&reply.body, index, reply.fds).map_err(|reason| ClientError::BadReply {
-                command: COMMAND,
-                reason,
-            });
-        }
-    }
-
-    fn irq_info(&self, index: u32) -> Result<IrqInfo, ClientError> {
-        let argsz = (size_of::<IrqInfo>() as u32).into();
-        let request = IrqInfo {
-            argsz,
-            flags: 0.into(),
-            index: index.into(),
-            count: 0.into(),
-        };
-        self.ask(Command::DEVICE_GET_IRQ_INFO, &request)
     }
 
     /// What the device is called in messages: its socket's path.
@@ -417,70 +340,6 @@ impl Client {
         self.gone.as_fd()
     }
 
-    fn check_range(&self, index: u32, offset: u64, len: usize) -> Result<(), ClientError> {
-        let size = self.regions.get(index as usize).map_or(0, |r| r.size);
-        let len = len as u64;
-        match offset.checked_add(len) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(ClientError::OutOfRange {
-                region: index,
-                offset,
-                len,
-                size,
-            }),
-        }
-    }
-
-    /// The most data for one access.
-    fn max_data(&self) -> usize {
-        // Capabilities cut it to MAX_DATA_XFER.
-        self.server.max_data_xfer_size as usize
-    }
-
-    fn pieces<'a>(&self, offset: u64, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let step = self.max_data();
-        data.chunks(step)
-            .enumerate()
-            .map(move |(i, piece)| (offset + (i * step) as u64, piece))
-    }
-
-    fn region_read(&self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), ClientError> {
-        const COMMAND: Command = Command::REGION_READ;
-        self.check_range(index, offset, data.len())?;
-        let mut at = offset;
-        for piece in data.chunks_mut(self.max_data()) {
-            let access = access(index, at, piece.len());
-            let reply = self.call(COMMAND, &[access.as_bytes()], &[])?;
-            let got = match split::<RegionAccess>(&reply.body) {
-                Some((echo, got)) if echo.count == access.count && got.len() == piece.len() => got,
-                _ => {
-                    return Err(short_reply(
-                        COMMAND,
-                        &reply,
-                        size_of::<RegionAccess>() + piece.len(),
-                    ));
-                }
-            };
-            piece.copy_from_slice(got);
-            at += piece.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn region_write(&self, index: u32, offset: u64, data: &[u8]) -> Result<(), ClientError> {
-        const COMMAND: Command = Command::REGION_WRITE;
-        self.check_range(index, offset, data.len())?;
-        for (offset, data) in self.pieces(offset, data) {
-            let access = access(index, offset, data.len());
-            let reply = self.call(COMMAND, &[access.as_bytes(), data], &[])?;
-            match split::<RegionAccess>(&reply.body) {
-                Some((echo, _)) if echo.count == access.count => {}
-                _ => return Err(short_reply(COMMAND, &reply, size_of::<RegionAccess>())),
-            }
-        }
-        Ok(())
-    }
-
     /// Sends runs of eventfds, and runs without, in batches.
     fn set_eventfds(
         &self,
@@ -512,18 +371,6 @@ impl Client {
             }
         }
         Ok(())
-    }
-
-    /// A request whose payload and reply have the same shape.
-    fn ask<T>(&self, command: Command, request: &T) -> Result<T, ClientError>
-    where
-        T: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy,
-    {
-        let reply = self.call(command, &[request.as_bytes()], &[])?;
-        match split::<T>(&reply.body) {
-            Some((answer, _)) => Ok(*answer),
-            None => Err(short_reply(command, &reply, size_of::<T>())),
-        }
     }
 
     fn call(
@@ -562,23 +409,6 @@ impl Drop for Client {
     }
 }
 
-fn access(region: u32, offset: u64, len: usize) -> RegionAccess {
-    // Callers pass at most MAX_DATA_XFER bytes.
-    RegionAccess {
-        offset: offset.into(),
-        region: region.into(),
-        count: (len as u32).into(),
-    }
-}
-
-fn short_reply(command: Command, reply: &Message, expected: usize) -> ClientError {
-    let reason = format!(
-        "its payload of {} bytes is not the {expected} bytes expected",
-        reply.body.len()
-    );
-    ClientError::BadReply { command, reason }
-}
-
 /// An epoll instance that becomes readable when the peer of `stream` hangs up, or this side does.
 fn watch_for_hangup(stream: &UnixStream) -> rustix::io::Result<OwnedFd> {
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -589,43 +419,4 @@ fn watch_for_hangup(stream: &UnixStream) -> rustix::io::Result<OwnedFd> {
         epoll::EventFlags::RDHUP,
     )?;
     Ok(epoll)
-}
-
-/// Answers the server's DMA messages.
-fn dma_handler(dma: Option<Arc<dyn DmaMessages>>) -> Handler {
-    Box::new(move |channel, message| {
-        let answer = match &dma {
-            Some(dma) => serve_dma(&**dma, &message),
-            None => Err(rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32),
-        };
-        // A failure closes the channel, which is told to whoever uses it next.
-        let _ = match answer {
-            Ok((access, data)) => channel.reply(&message.header, &[access.as_bytes(), &data], &[]),
-            Err(errno) => channel.reply_error(&message.header, errno),
-        };
-    })
-}
-
-/// One DMA message: the reply's fixed part and data, or an error number.
-fn serve_dma(dma: &dyn DmaMessages, message: &Message) -> Result<(DmaAccess, Vec<u8>), u32> {
-    const EINVAL: u32 = 22;
-    const E2BIG: u32 = 7;
-    let (access, data) = split::<DmaAccess>(&message.body).ok_or(EINVAL)?;
-    let count = access.count.get();
-    if count > u64::from(MAX_DATA_XFER) {
-        return Err(E2BIG);
-    }
-    match message.header.command() {
-        Command::DMA_READ => {
-            let mut read = vec![0; count as usize];
-            dma.read(access.address.get(), &mut read).map_err(|e| e.errno())?;
-            Ok((*access, read))
-        }
-        Command::DMA_WRITE if data.len() as u64 == count => {
-            dma.write(access.address.get(), data).map_err(|e| e.errno())?;
-            Ok((*access, Vec::new()))
-        }
-        Command::DMA_WRITE => Err(EINVAL),
-        _ => Err(rustix::io::Errno::OPNOTSUPP.raw_os_error() as u32),
-    }
 }

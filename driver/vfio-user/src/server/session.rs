@@ -175,7 +175,10 @@ impl Session {
                 Err(reason) => return reason,
             };
             let header = message.header;
-            let sent = match self.handle(&mut message) {
+            let answer = self.handle(&mut message);
+            // Descriptors that were not taken are closed before the client hears of it.
+            drop(message);
+            let sent = match answer {
                 Ok(reply) => self.channel.reply(&header, &[&reply.bytes], &reply.fds()),
                 Err(refusal) => {
                     log::debug!("refused {} of a vfio-user client: {refusal}", header.command());
