@@ -1,15 +1,16 @@
 //! Commands that bring the HCA up and down.
 
 use ferroce_firmware_iface::layouts::{
-    DisableHcaIn, EnableHcaIn, InitHcaIn, QueryAdapterIn, QueryAdapterOut, QueryIssiIn, QueryIssiOut,
-    QuerySpecialContextsIn, QuerySpecialContextsOut, SetDriverVersionIn, SetIssiIn, TeardownHcaIn,
-    TeardownHcaOut,
+    AtomicCaps, DisableHcaIn, EnableHcaIn, InitHcaIn, QueryAdapterIn, QueryAdapterOut, QueryIssiIn,
+    QueryIssiOut, QuerySpecialContextsIn, QuerySpecialContextsOut, SetDriverVersionIn, SetIssiIn,
+    TeardownHcaIn, TeardownHcaOut,
 };
 use ferroce_firmware_iface::status::CommandStatus;
 
 use super::command::{Call, Outcome, ok, output, own_function};
 use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware, HcaState};
+use crate::profile::CapType;
 
 /// Key of memory that no work request may use without the privilege (`qpc.rlky`).
 pub(super) const RESERVED_LKEY: u32 = 0x100;
@@ -98,6 +99,9 @@ pub(super) fn init(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Out
     fw.pages.set_initialized(true);
     fw.state = HcaState::Initialized;
     fw.apply_vport(env);
+    let atomics: AtomicCaps = fw.caps.current(CapType::ATOMIC);
+    env.plane
+        .set_atomics_in_host_order(atomics.atomic_req_8B_endianness_mode() == 1);
     fw.link_was_up = None;
     ok()
 }

@@ -32,6 +32,9 @@ mod simple;
 mod table;
 mod vport;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 
@@ -50,10 +53,8 @@ use crate::trace::Trace;
 pub struct Env<'a> {
     /// Nanoseconds of the model's clock.
     pub now_ns: u64,
-    /// The data plane.
+    /// The data plane, through which host memory is reached too.
     pub plane: &'a mut dyn Plane,
-    /// Host memory.
-    pub host: &'a dyn HostDma,
 }
 
 /// How far the host has brought the HCA.

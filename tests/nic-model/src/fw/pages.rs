@@ -287,7 +287,7 @@ fn give(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>, count: u64) -> Ou
             "is not aligned to 4 KiB"
         } else if fw.pages.held.contains(address) || !fresh.insert(*address) {
             "was given before and not taken back"
-        } else if !env.host.mapped(*address, PAGE) {
+        } else if !env.plane.mapped(*address, PAGE) {
             "is not mapped for the device to read and write"
         } else {
             continue;

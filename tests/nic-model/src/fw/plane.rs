@@ -9,7 +9,6 @@ use ferroce_firmware_iface::layouts::{
 };
 
 use super::qp_transition::QpTransition;
-use crate::host::{Access, HostMemory};
 use crate::objects::{Buffer, ObjectError};
 
 /// A host address that the device could not reach: not mapped, mapped read-only, or bus mastering is off.
@@ -38,55 +37,6 @@ pub trait HostDma {
 
     /// Whether the device could read and write all `len` bytes at `iova`.
     fn mapped(&self, iova: u64, len: u64) -> bool;
-}
-
-/// Host memory behind the bus master enable bit of the PCI command register.
-#[derive(Clone, Copy, Debug)]
-pub struct BusMaster<'a> {
-    /// The memory.
-    pub memory: &'a HostMemory,
-    /// Whether the device may access it.
-    pub enabled: bool,
-}
-
-impl BusMaster<'_> {
-    fn gate(&self, iova: u64, len: usize) -> Result<&HostMemory, DmaFault> {
-        if self.enabled {
-            return Ok(self.memory);
-        }
-        log::warn!("firmware model: DMA to {iova:#x} while bus mastering is off");
-        Err(DmaFault { iova, len })
-    }
-}
-
-impl HostDma for BusMaster<'_> {
-    fn read(&self, iova: u64, data: &mut [u8]) -> Result<(), DmaFault> {
-        let fault = DmaFault {
-            iova,
-            len: data.len(),
-        };
-        self.gate(iova, data.len())?.read(iova, data).map_err(|_| fault)
-    }
-
-    fn write(&self, iova: u64, data: &[u8]) -> Result<(), DmaFault> {
-        let memory = self.gate(iova, data.len())?;
-        let result = match data {
-            // A single byte is what gives an entry back: everything before must be visible first.
-            [byte] => memory.write_u8_release(iova, *byte),
-            _ => memory.write(iova, data),
-        };
-        result.map_err(|_| DmaFault {
-            iova,
-            len: data.len(),
-        })
-    }
-
-    fn mapped(&self, iova: u64, len: u64) -> bool {
-        let Ok(bytes) = usize::try_from(len) else {
-            return false;
-        };
-        self.enabled && self.memory.slices(iova, bytes, Access::ReadWrite).is_ok()
-    }
 }
 
 /// Something that the firmware tells its host through an event queue.
@@ -122,7 +72,7 @@ pub enum Event {
 /// [`ObjectError::NoSuch`] for objects it names that aren't there. All `destroy_*` and `dealloc_*` functions fail
 /// with [`ObjectError::NoSuch`] and, while others refer to the object, [`ObjectError::Busy`].
 #[allow(missing_docs)] // One function for each firmware command, under the command's name.
-pub trait Plane {
+pub trait Plane: HostDma {
     fn alloc_uar(&mut self) -> Result<u32, ObjectError>;
     fn dealloc_uar(&mut self, uar: u32) -> Result<(), ObjectError>;
     fn alloc_pd(&mut self) -> Result<u32, ObjectError>;
@@ -183,6 +133,10 @@ pub trait Plane {
     fn subscribed(&self, event_type: u8) -> bool;
     /// Writes the event and interrupts; false when no event queue subscribes to it.
     fn raise(&mut self, event: Event) -> bool;
+
+    /// Whether atomics work on values in the host's byte order (`atomic_req_8B_endianness_mode` 1) rather than in
+    /// big-endian order.
+    fn set_atomics_in_host_order(&mut self, host_order: bool);
 
     /// Objects that are there, by kind, for what a teardown leaves behind: (kind, number of them).
     fn census(&self) -> Vec<(&'static str, u32)>;

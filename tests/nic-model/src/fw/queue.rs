@@ -295,7 +295,7 @@ impl Firmware {
         debug_assert!(usize::from(slot) < MAX_SLOTS);
         let at = self.queue.entry_address(slot)?;
         let mut entry = Entry::new_zeroed();
-        if let Err(fault) = env.host.read(at, entry.as_mut_bytes()) {
+        if let Err(fault) = env.plane.read(at, entry.as_mut_bytes()) {
             self.violations
                 .protocol(format!("command queue entry {slot} can't be read: {fault}"));
             return None;
@@ -307,7 +307,7 @@ impl Firmware {
             return None;
         }
         let signed = self.general().cmdif_checksum() != 0;
-        match fetch(env.host, slot, entry, signed, &mut self.violations) {
+        match fetch(&*env.plane, slot, entry, signed, &mut self.violations) {
             Ok(command) => {
                 self.queue.busy |= 1 << slot;
                 Some(command)
@@ -334,7 +334,7 @@ impl Firmware {
             return;
         };
         let byte = Entry::completed(status);
-        if env.host.write(at + STATUS_OWN_OFFSET as u64, &[byte]).is_ok() {
+        if env.plane.write(at + STATUS_OWN_OFFSET as u64, &[byte]).is_ok() {
             *done |= 1 << slot;
         }
     }
@@ -409,7 +409,7 @@ impl Firmware {
         let Some(at) = self.queue.entry_address(slot) else {
             return;
         };
-        match answer(env.host, at, command, &sized) {
+        match answer(&*env.plane, at, command, &sized) {
             Ok(()) => *done |= 1 << slot,
             Err(fault) => {
                 let reason = format!("the answer can't be written: {fault}");

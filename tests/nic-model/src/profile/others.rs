@@ -96,6 +96,9 @@ impl Profile {
         profile.capabilities.edit(CapType::ATOMIC, |c: &mut AtomicCaps| {
             c.set_supported_atomic_req_8B_endianness_mode_1(true);
         });
+        if let Some(atomic) = profile.capabilities.get_mut(CapType::ATOMIC) {
+            atomic.max[8] |= 1 << 6; // atomic_req_8B_endianness_mode can be set to 1.
+        }
         profile
     }
 
