@@ -1,0 +1,219 @@
+"""Guests: a QEMU process, and the agent in it that runs commands."""
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+
+class GuestError(Exception):
+    """A guest, or a command in it, did not do what it should; says which and where it stood."""
+
+
+class Result:
+    """What a command in a guest gave."""
+
+    def __init__(self, command, code, out):
+        self.command = command
+        self.code = code
+        self.out = out
+
+    def __repr__(self):
+        return "%r gave %d:\n%s" % (self.command, self.code, self.out)
+
+
+class Running:
+    """A command that is running in a guest."""
+
+    def __init__(self, guest, number, command, timeout):
+        self.guest = guest
+        self.number = number
+        self.command = command
+        self.deadline = time.monotonic() + timeout + 10
+        self.events = queue.Queue()
+        self.out = ""
+        self.code = None
+
+    def _take(self, timeout):
+        kind, value = self.events.get(timeout=timeout)
+        if kind == "out":
+            self.out += value
+        elif kind == "code":
+            self.code = value
+        else:
+            raise GuestError("%s went away during %r; so far:\n%s" % (self.guest.name, self.command, self.out))
+
+    def _until(self, done):
+        while not done():
+            left = self.deadline - time.monotonic()
+            try:
+                self._take(max(left, 0.001))
+            except queue.Empty:
+                raise GuestError("%s: %r did not end in time; so far:\n%s" % (self.guest.name, self.command, self.out))
+
+    def wait_for(self, text):
+        """Returns when `text` has been printed."""
+        self._until(lambda: text in self.out or self.code is not None)
+        if text not in self.out:
+            raise GuestError("%s: ended without printing %r: %r" % (self.guest.name, text, self.result()))
+
+    def result(self):
+        """Waits for its end."""
+        self._until(lambda: self.code is not None)
+        return Result(self.command, self.code, self.out)
+
+
+class Guest:
+    """One virtual machine. Use it as a context manager, so that it always ends."""
+
+    def __init__(self, image, folder, name, nics=(), models=(), memory="1G", cpus=2, kernel="6.12", share=None,
+                 iommu=False, accel="tcg", append=""):
+        self.image = image
+        self.name = name
+        self.folder = folder / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.nics = nics
+        self.models = models
+        self.memory = memory
+        self.cpus = cpus
+        self.kernel = image.kernel(kernel)
+        self.share = share or folder / "share"
+        self.share.mkdir(exist_ok=True)
+        self.iommu = iommu
+        self.accel = accel
+        self.append = append
+        self.process = None
+        self.numbers = iter(range(1, 1 << 30))
+        self.running = {}
+        self.ready = threading.Event()
+        self.kernel_version = None
+
+    def command(self):
+        """QEMU's command line."""
+        agent = self.folder / "agent.sock"
+        line = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        line += ["-L", str(self.image.root / "usr/share/qemu"), "-L", str(self.image.root / "usr/share/seabios")]
+        line += ["-machine", "q35,accel=%s,kernel-irqchip=%s,memory-backend=ram"
+                 % (self.accel, "split" if self.iommu else "on") if self.accel == "kvm"
+                 else "q35,accel=%s,memory-backend=ram" % self.accel]
+        line += ["-cpu", "max", "-smp", str(self.cpus), "-m", self.memory]
+        line += ["-object", "memory-backend-memfd,id=ram,size=%s,share=on" % self.memory]
+        if self.iommu:
+            line += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
+        line += ["-kernel", str(self.kernel / "vmlinuz"), "-initrd", str(self.kernel / "initramfs.cpio")]
+        line += ["-append", "console=ttyS0 panic=-1 lab.name=%s intel_iommu=%s %s"
+                 % (self.name, "on" if self.iommu else "off", self.append)]
+        line += ["-serial", "file:" + str(self.folder / "console.log")]
+        line += ["-drive", "if=none,id=root,format=raw,readonly=on,file=" + str(self.image.disk)]
+        line += ["-device", "virtio-blk-pci,drive=root"]
+        line += ["-fsdev", "local,id=share,security_model=none,path=" + str(self.share)]
+        line += ["-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
+        line += ["-chardev", "socket,id=agent,path=%s,server=on,wait=off" % agent]
+        line += ["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=agent,name=lab.agent"]
+        line += ["-device", "virtio-rng-pci"]
+        for number, (mac, local, remote) in enumerate(self.nics):
+            line += ["-netdev", "dgram,id=n%d,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s"
+                     % (number, local, remote)]
+            line += ["-device", "virtio-net-pci,netdev=n%d,mac=%s,romfile=" % (number, mac)]
+        for path in self.models:
+            device = {"driver": "vfio-user-pci", "socket": {"path": str(path), "type": "unix"}}
+            line += ["-device", json.dumps(device)]
+        return self.image.program("qemu-system-x86_64") + line
+
+    def start(self):
+        """Starts QEMU and the thread that listens to the agent."""
+        self.stderr = open(self.folder / "qemu.log", "wb")
+        self.process = subprocess.Popen(
+            self.command(), stdin=subprocess.DEVNULL, stdout=self.stderr, stderr=subprocess.STDOUT,
+            env=self.image.environment(), start_new_session=True)
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _connect(self):
+        path = str(self.folder / "agent.sock")
+        while self.process.poll() is None:
+            try:
+                agent = socket.socket(socket.AF_UNIX)
+                agent.connect(path)
+                return agent
+            except OSError:
+                agent.close()
+                time.sleep(0.05)
+        return None
+
+    def _listen(self):
+        self.agent = self._connect()
+        stream = self.agent.makefile("rb") if self.agent else []
+        try:
+            for line in stream:
+                message = json.loads(line)
+                if message.get("ready"):
+                    self.kernel_version = message["kernel"]
+                    self.ready.set()
+                elif message["id"] in self.running:
+                    kind = "out" if "out" in message else "code"
+                    self.running[message["id"]].events.put((kind, message[kind]))
+        except (OSError, ValueError):
+            pass
+        for running in list(self.running.values()):
+            running.events.put(("gone", None))
+
+    def wait_ready(self, timeout=180):
+        """Returns when the agent answers."""
+        deadline = time.monotonic() + timeout
+        while not self.ready.wait(0.2):
+            if self.process.poll() is not None:
+                raise GuestError("%s: QEMU ended with %d:\n%s" % (self.name, self.process.returncode, self.tail("qemu.log")))
+            if time.monotonic() > deadline:
+                raise GuestError("%s did not boot in %d s; console:\n%s" % (self.name, timeout, self.tail("console.log")))
+
+    def run_in_background(self, command, timeout=120):
+        """Starts a shell command in the guest."""
+        self.wait_ready()
+        number = next(self.numbers)
+        running = Running(self, number, command, timeout)
+        self.running[number] = running
+        request = json.dumps({"id": number, "run": command, "timeout": timeout}) + "\n"
+        self.agent.sendall(request.encode())
+        return running
+
+    def run(self, command, timeout=120, check=True):
+        """Runs a shell command in the guest and returns its Result; with `check`, a failure is an error."""
+        result = self.run_in_background(command, timeout).result()
+        with open(self.folder / "commands.log", "a") as log:
+            log.write("$ %s\n%s[%d]\n" % (command, result.out, result.code))
+        if check and result.code != 0:
+            raise GuestError("%s: %r" % (self.name, result))
+        return result
+
+    def tail(self, log, lines=30):
+        path = self.folder / log
+        text = path.read_text(errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self):
+        """Ends the guest, the hard way if it does not go by itself."""
+        if self.process is None:
+            return
+        try:
+            if self.ready.is_set() and self.process.poll() is None:
+                (self.folder / "dmesg.log").write_text(self.run("dmesg", timeout=20, check=False).out)
+                self.agent.sendall(b'{"end": true}\n')
+                self.process.wait(timeout=15)
+        except (GuestError, OSError, subprocess.TimeoutExpired):
+            pass
+        finally:
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.stderr.close()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
