@@ -8,6 +8,7 @@ use crate::layout::Layout;
 use crate::opcode::Opcode;
 
 mod caps;
+mod counters;
 mod cq;
 mod eq;
 mod hca;
@@ -18,6 +19,7 @@ mod reg;
 mod vport;
 
 pub use caps::*;
+pub use counters::*;
 pub use cq::*;
 pub use eq::*;
 pub use hca::*;
