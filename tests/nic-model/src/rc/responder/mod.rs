@@ -108,7 +108,7 @@ enum Control {
 
 /// The result of an atomic, kept in case it is asked for again.
 #[derive(Clone, Copy, Debug)]
-struct SavedAtomic {
+pub(super) struct SavedAtomic {
     psn: Psn,
     original: u64,
     msn: u32,
@@ -119,7 +119,7 @@ struct SavedAtomic {
 pub(super) struct Responder {
     expected: Psn,
     /// Messages completed, 24 bits.
-    msn: u32,
+    pub(super) msn: u32,
     message: Message,
     /// Receive taken for the WRITE with immediate that ends now.
     imm_recv: Option<RecvWork>,
@@ -129,8 +129,8 @@ pub(super) struct Responder {
     /// their responses alone.
     last_acked: Psn,
     /// Ordered by PSN.
-    replies: VecDeque<Reply>,
-    atomics: VecDeque<SavedAtomic>,
+    pub(super) replies: VecDeque<Reply>,
+    pub(super) atomics: VecDeque<SavedAtomic>,
 }
 
 impl Responder {

@@ -12,14 +12,14 @@ use crate::wire::packet::{Aeth, Packet};
 
 /// What an answer carries.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Content {
+pub(in super::super) enum Content {
     Read { rkey: u32, va: u64, len: u32 },
     Atomic { original: u64 },
 }
 
 /// The answer to a READ or an atomic.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
+pub(in super::super) struct Reply {
     /// PSN of its first packet.
     pub first: Psn,
     /// PSN at which the current stream of packets began: later than `first` when a part was asked for again.
