@@ -11,8 +11,8 @@
 //! A NIC is opened by its address, [`function::FunctionAddress`], through [`function::open`], or handed over as an
 //! object, [`function::InProcess`].
 //!
-//! Only `function`, `mem`, `mmio` and `barrier` contain `unsafe` code, each with a note why. All that a device, its
-//! firmware, a peer or the host says is checked.
+//! Only `function`, `mem`, `mmio`, `barrier` and one type of `ring` contain `unsafe` code, each with a note why. All that
+//! a device, its firmware, a peer or the host says is checked.
 #![deny(unsafe_code)]
 
 pub mod barrier;
@@ -35,4 +35,6 @@ pub mod health;
 pub mod pages;
 pub mod port;
 pub mod reaper;
+mod ring;
 pub mod uar;
+pub mod verbs;

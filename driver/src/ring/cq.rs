@@ -1,0 +1,306 @@
+//! The consumer of a completion queue.
+//!
+//! A CQE is the CPU's when its ownership bit equals the lap's parity; only after a barrier is the rest of it read. What a
+//! CQE says is not trusted: the user index must be one of ours, the WQE counter must name a request that is outstanding;
+//! otherwise it is counted and dropped. Opcodes that the driver doesn't know are too.
+//!
+//! The doorbell record's word 0 tells the device how far the CPU has read, word 1 and the UAR write arm the queue.
+//!
+//! Source: `linux-bringup.md` of the project's PRM notes, sections 8.5 and 8.6; layouts in `ferroce_hw_regs::cqe`.
+
+use std::mem::offset_of;
+
+use ferroce_hw_regs::cqe::{self, Cqe64, ErrCqe, OP_OWN_INIT, OP_OWN_OFFSET, opcode};
+use ferroce_hw_regs::dbr::{self, CQ_ARM, CQ_CI};
+use ferroce_hw_regs::uar;
+
+use super::table::{Entry, Filter, Table};
+use crate::barrier;
+use crate::mem::DmaRing;
+use crate::mmio::Doorbell;
+
+/// Bytes of a CQE.
+pub(crate) const CQE_BYTES: u32 = cqe::BYTES as u32;
+/// User index and immediate data.
+const INDEX_IMM: usize = offset_of!(Cqe64, srqn_uidx);
+/// Byte count.
+const BYTE_CNT: usize = offset_of!(Cqe64, byte_cnt);
+/// Send opcode and QPN, WQE counter, signature, opcode and ownership.
+const LAST: usize = offset_of!(Cqe64, sop_drop_qpn);
+/// The word that ends with an error CQE's two syndromes.
+const SYNDROMES: usize = offset_of!(ErrCqe, syndrome) - 3;
+/// Consumer indices are told to the device modulo 2^24.
+const INDEX_MASK: u32 = 0xff_ffff;
+/// Stands for an error CQE's syndrome where the device gave none.
+const UNKNOWN_SYNDROME: u8 = 0xff;
+
+/// What a CQE says the request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A send request; the WQE's opcode.
+    Send(u8),
+    /// SEND into a receive request.
+    Recv,
+    /// The same with immediate data.
+    RecvImm,
+    /// The same with an invalidated key.
+    RecvInv,
+    /// WRITE with immediate data.
+    RecvWriteImm,
+    /// A receive request that failed.
+    RecvFailed,
+}
+
+/// A completion as the CQE and the request's slot tell it.
+#[derive(Debug)]
+pub(crate) struct RawWc<T> {
+    pub(crate) wr_id: u64,
+    pub(crate) qpn: u32,
+    pub(crate) byte_len: u32,
+    /// Immediate data (or invalidated key), host order.
+    pub(crate) imm: u32,
+    pub(crate) wqe_index: u16,
+    pub(crate) kind: Kind,
+    /// 0 or the CQE's syndrome.
+    pub(crate) syndrome: u8,
+    pub(crate) vendor_syndrome: u8,
+    pub(crate) buffer: Option<Box<T>>,
+}
+
+/// What [`CqRing::next`] found.
+#[derive(Debug)]
+pub(crate) enum Next<T> {
+    /// A completion.
+    Wc(RawWc<T>),
+    /// Nothing.
+    Empty,
+    /// A CQE that was dropped: of a dead QP, the driver's own, or wrong.
+    Dropped,
+    /// A CQE with a user index that is not in the table; it is still there. Bring the table up to date and try again, or
+    /// [`CqRing::skip`] it.
+    Unknown,
+}
+
+/// The consumer of a completion queue.
+#[derive(Debug)]
+pub(crate) struct CqRing<T> {
+    mem: DmaRing<64>,
+    /// Next entry to look at, modulo 2^32.
+    ci: u32,
+    record: DmaRing<8>,
+    doorbell: Doorbell,
+    cqn: u32,
+    /// Completion events so far, modulo 4.
+    sn: u8,
+    /// The queues that complete here.
+    pub(crate) queues: Table<T>,
+    /// CQEs that made no sense.
+    pub(crate) bad: u64,
+}
+
+impl<T> CqRing<T> {
+    /// Marks all entries of `mem` as the device's. To be called before the device knows of the memory.
+    pub(crate) fn prepare(mem: &mut DmaRing<64>) {
+        for entry in 0..mem.entries() {
+            // Opcode "invalid" and an ownership bit that is not that of the first lap.
+            mem.store_u8::<OP_OWN_OFFSET>(entry, OP_OWN_INIT);
+        }
+    }
+
+    /// A consumer over `mem`, all of whose entries are the device's.
+    pub(crate) fn new(mem: DmaRing<64>, record: DmaRing<8>, doorbell: Doorbell, cqn: u32) -> CqRing<T> {
+        CqRing {
+            mem,
+            ci: 0,
+            record,
+            doorbell,
+            cqn,
+            sn: 0,
+            queues: Table::new(),
+            bad: 0,
+        }
+    }
+
+    /// Entries in the ring.
+    pub(crate) fn entries(&self) -> u32 {
+        self.mem.entries()
+    }
+
+    /// How far it has read, modulo 2^32.
+    pub(crate) fn consumer_index(&self) -> u32 {
+        self.ci
+    }
+
+    /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Next<T> {
+        if !is_written(&self.mem, self.ci) {
+            return Next::Empty;
+        }
+        barrier::after_ownership();
+        let index_imm = self.mem.load_be64::<INDEX_IMM>(self.ci);
+        let last = self.mem.load_be64::<LAST>(self.ci);
+        let Some(entry) = self.queues.get_mut((index_imm >> 32) as u32 & INDEX_MASK) else {
+            return Next::Unknown;
+        };
+        let byte_len = self.mem.load_be32::<BYTE_CNT>(self.ci);
+        let at = self.ci;
+        self.ci = at.wrapping_add(1);
+        if entry.filter != Filter::None && is_filtered(entry.filter, at) {
+            return Next::Dropped;
+        }
+        let cqe = Cqe {
+            imm: index_imm as u32,
+            byte_len,
+            last,
+        };
+        let next = match Cqe64::opcode(last as u8) {
+            opcode::REQ => cqe.finish(entry, Kind::Send((last >> 56) as u8)),
+            opcode::RESP_WR_IMM => cqe.finish(entry, Kind::RecvWriteImm),
+            opcode::RESP_SEND => cqe.finish(entry, Kind::Recv),
+            opcode::RESP_SEND_IMM => cqe.finish(entry, Kind::RecvImm),
+            opcode::RESP_SEND_INV => cqe.finish(entry, Kind::RecvInv),
+            other => cqe.into_error(entry, other, self.mem.load_be32::<SYNDROMES>(at)),
+        };
+        next.unwrap_or_else(|| {
+            self.bad += 1;
+            Next::Dropped
+        })
+    }
+
+    /// Whether there is a CQE to look at.
+    pub(crate) fn is_ready(&self) -> bool {
+        is_written(&self.mem, self.ci)
+    }
+
+    /// Steps over a CQE that belongs to nobody.
+    #[cold]
+    pub(crate) fn skip(&mut self) {
+        self.ci = self.ci.wrapping_add(1);
+        self.bad += 1;
+    }
+
+    /// Tells the device how far the CPU has read, so that it may use those entries again.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        barrier::before_doorbell_record();
+        self.record.store_be32::<CQ_CI>(0, self.ci & INDEX_MASK);
+    }
+
+    /// Asks for one event, at once if a CQE is there already, or (where `solicited_only`) if there is one that its sender
+    /// marked so or that is an error.
+    pub(crate) fn arm(&mut self, solicited_only: bool) {
+        self.publish();
+        let image = dbr::cq_arm(self.sn, solicited_only, self.ci);
+        barrier::before_doorbell_record();
+        self.record.store_be32::<CQ_ARM>(0, image);
+        barrier::before_doorbell();
+        self.doorbell.ring(uar::cq_doorbell(image, self.cqn));
+    }
+
+    /// An event came; the next arming is another one.
+    pub(crate) fn event_seen(&mut self) {
+        self.sn = (self.sn + 1) & 3;
+    }
+}
+
+/// Whether the device has written the CQE of position `at`.
+#[inline(always)]
+fn is_written(mem: &DmaRing<64>, at: u32) -> bool {
+    let owner = Cqe64::owner(mem.load_u8::<OP_OWN_OFFSET>(at));
+    // The bit above the index tells odd laps from even ones.
+    u32::from(owner) == u32::from(at & mem.entries() != 0)
+}
+
+/// A position (24 bits) that no CQE which the device has written by now lies behind, looked for from outside the
+/// poller: `record` is the CQ's doorbell record. All entries between it and the record's index may be passed by the
+/// poller meanwhile.
+pub(crate) fn written_end(mem: &DmaRing<64>, record: &DmaRing<8>) -> u32 {
+    loop {
+        let start = record.load_be32::<CQ_CI>(0) & INDEX_MASK;
+        let written = (0..mem.entries())
+            .take_while(|i| is_written(mem, start.wrapping_add(*i)))
+            .count() as u32;
+        // An entry of which the device has begun another lap looks unwritten; then the poller has passed it.
+        let now = record.load_be32::<CQ_CI>(0) & INDEX_MASK;
+        if now.wrapping_sub(start) & INDEX_MASK <= written {
+            return start.wrapping_add(written) & INDEX_MASK;
+        }
+    }
+}
+
+/// Whether position `at` is one whose completion is dropped.
+#[cold]
+fn is_filtered(filter: Filter, at: u32) -> bool {
+    match filter {
+        Filter::None => false,
+        Filter::All => true,
+        Filter::Before(end) => (at.wrapping_sub(end) as i32) < 0,
+    }
+}
+
+/// The words of a CQE that are used.
+struct Cqe {
+    imm: u32,
+    byte_len: u32,
+    /// Opcode and QPN, WQE counter, signature, opcode and ownership.
+    last: u64,
+}
+
+impl Cqe {
+    /// Releases the request's slot. `None` if no such request is outstanding: the CQE makes no sense.
+    #[inline(always)]
+    fn finish<T>(self, entry: &mut Entry<T>, kind: Kind) -> Option<Next<T>> {
+        let released = match kind {
+            Kind::Send(_) => entry.sq.as_mut()?.release_at(self.wqe_index().into())?,
+            _ => entry.rq.as_mut()?.release_next()?,
+        };
+        if released.internal {
+            return Some(Next::Dropped);
+        }
+        Some(Next::Wc(RawWc {
+            wr_id: released.wr_id,
+            qpn: entry.qpn,
+            byte_len: self.byte_len,
+            imm: self.imm,
+            wqe_index: self.wqe_index(),
+            kind,
+            syndrome: 0,
+            vendor_syndrome: 0,
+            buffer: released.buffer,
+        }))
+    }
+
+    /// The same for an error CQE, whose low bytes of `syndromes` are the vendor's and the standard one; and the end of those with an opcode
+    /// that we don't know.
+    #[cold]
+    #[inline(never)]
+    fn into_error<T>(self, entry: &mut Entry<T>, opcode: u8, syndromes: u32) -> Option<Next<T>> {
+        let kind = match opcode {
+            opcode::REQ_ERR => Kind::Send((self.last >> 56) as u8),
+            opcode::RESP_ERR => Kind::RecvFailed,
+            _ => return None,
+        };
+        let mut next = self.finish(entry, kind)?;
+        if let Next::Wc(wc) = &mut next {
+            // An error CQE has no length and no immediate data in these places. A syndrome of 0 would read as success.
+            (wc.byte_len, wc.imm) = (0, 0);
+            wc.syndrome = if syndromes as u8 == 0 {
+                UNKNOWN_SYNDROME
+            } else {
+                syndromes as u8
+            };
+            wc.vendor_syndrome = (syndromes >> 8) as u8;
+        }
+        Some(next)
+    }
+
+    #[inline(always)]
+    fn wqe_index(&self) -> u16 {
+        (self.last >> 16) as u16
+    }
+}
+
+#[cfg(test)]
+#[path = "cq_tests.rs"]
+mod tests;

@@ -1,0 +1,363 @@
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::super::slots::{META_INTERNAL, WqConsumer, WqShared};
+use super::super::testing::{self, Rings};
+use super::*;
+
+struct Queue {
+    cq: CqRing<String>,
+    /// The ring's memory, as the device sees it.
+    mem: DmaRing<64>,
+    rings: Arc<Rings>,
+    /// Entries that the device has written.
+    written: u32,
+}
+
+fn queue(entries: u32) -> Queue {
+    let dma = testing::dma();
+    let buffer = Arc::new(dma.alloc((entries * CQE_BYTES) as usize).unwrap());
+    let mut mem = DmaRing::new(buffer.clone(), 0, entries).unwrap();
+    CqRing::<String>::prepare(&mut mem);
+    let seen = DmaRing::new(buffer, 0, entries).unwrap();
+    let rings = Arc::new(Rings::default());
+    let cq = CqRing::new(
+        mem,
+        testing::record(&dma),
+        rings.doorbell(uar::CQ_DOORBELL),
+        0x65_4321,
+    );
+    Queue {
+        cq,
+        mem: seen,
+        rings,
+        written: 0,
+    }
+}
+
+/// What a device writes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    opcode: u8,
+    user_index: u32,
+    imm: u32,
+    byte_len: u32,
+    send_opcode: u8,
+    wqe_counter: u16,
+    syndrome: u8,
+    vendor: u8,
+}
+
+impl Queue {
+    fn write(&mut self, cqe: Written) {
+        let at = self.written;
+        let lap = u8::from(self.written & self.mem.entries() != 0);
+        self.mem
+            .store_be64::<0x20>(at, u64::from(cqe.user_index) << 32 | u64::from(cqe.imm));
+        self.mem.store_be32::<0x2c>(at, cqe.byte_len);
+        self.mem
+            .store_be64::<0x30>(at, u64::from(cqe.vendor) << 8 | u64::from(cqe.syndrome));
+        let last = u64::from(cqe.send_opcode) << 56
+            | u64::from(cqe.wqe_counter) << 16
+            | u64::from(cqe.opcode << 4 | lap);
+        self.mem.store_be64::<0x38>(at, last);
+        self.written += 1;
+    }
+
+    fn attach(&mut self, key: u32) -> (Arc<WqShared<String>>, Arc<WqShared<String>>) {
+        let (sq, rq) = (WqShared::new(16), WqShared::new(16));
+        self.cq.queues.insert(Entry {
+            key,
+            qpn: key + 1000,
+            filter: Filter::None,
+            sq: Some(WqConsumer::new(sq.clone(), 16)),
+            rq: Some(WqConsumer::new(rq.clone(), 16)),
+        });
+        (sq, rq)
+    }
+
+    fn wc(&mut self) -> RawWc<String> {
+        match self.cq.next() {
+            Next::Wc(wc) => wc,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn post(shared: &WqShared<String>, position: u32, number: u32, wr_id: u64) {
+    let slot = shared.slot(position);
+    slot.wr_id.store(wr_id, Ordering::Relaxed);
+    slot.number.store(number, Ordering::Relaxed);
+    slot.meta.store(0, Ordering::Relaxed);
+}
+
+#[test]
+fn a_fresh_ring_is_empty_and_laps_change_the_owner() {
+    let mut q = queue(4);
+    let (sq, _) = q.attach(5);
+    assert!(matches!(q.cq.next(), Next::Empty));
+    for i in 0..50u32 {
+        post(&sq, i, i, u64::from(i));
+        q.write(Written {
+            user_index: 5,
+            wqe_counter: i as u16,
+            send_opcode: 0x0a,
+            ..Default::default()
+        });
+        let wc = q.wc();
+        assert_eq!(
+            (wc.wr_id, wc.qpn, wc.kind),
+            (u64::from(i), 1005, Kind::Send(0x0a))
+        );
+        assert!(matches!(q.cq.next(), Next::Empty));
+    }
+    q.cq.publish();
+    assert_eq!(q.cq.record.load_be32::<CQ_CI>(0), 50);
+}
+
+#[test]
+fn t15_immediate_and_length_are_in_host_order() {
+    let mut q = queue(4);
+    let (_, rq) = q.attach(0xff_fffe);
+    post(&rq, 0, 0, 11);
+    q.write(Written {
+        opcode: opcode::RESP_SEND_IMM,
+        user_index: 0xff_fffe,
+        imm: 0x0102_0304,
+        byte_len: 77,
+        ..Default::default()
+    });
+    // On the wire and in the CQE the most significant byte comes first.
+    assert_eq!(q.mem.load(0)[0x24..0x28], [1, 2, 3, 4]);
+    let wc = q.wc();
+    assert_eq!(
+        (wc.wr_id, wc.kind, wc.imm, wc.byte_len),
+        (11, Kind::RecvImm, 0x0102_0304, 77)
+    );
+}
+
+#[test]
+fn errors_carry_both_syndromes_and_no_length() {
+    let mut q = queue(4);
+    let (sq, rq) = q.attach(1);
+    post(&sq, 3, 0, 8);
+    post(&rq, 0, 0, 9);
+    let error = Written {
+        user_index: 1,
+        imm: 1,
+        byte_len: 2,
+        syndrome: 0x13,
+        vendor: 0x88,
+        ..Default::default()
+    };
+    q.write(Written {
+        opcode: opcode::REQ_ERR,
+        send_opcode: 0x10,
+        wqe_counter: 3,
+        ..error
+    });
+    q.write(Written {
+        opcode: opcode::RESP_ERR,
+        syndrome: 0,
+        ..error
+    });
+    let wc = q.wc();
+    assert_eq!(
+        (wc.wr_id, wc.kind, wc.syndrome, wc.vendor_syndrome),
+        (8, Kind::Send(0x10), 0x13, 0x88)
+    );
+    assert_eq!((wc.byte_len, wc.imm, wc.wqe_index), (0, 0, 3));
+    let wc = q.wc();
+    assert_eq!((wc.wr_id, wc.kind), (9, Kind::RecvFailed));
+    assert_ne!(wc.syndrome, 0, "an error never reads as success");
+}
+
+#[test]
+fn nonsense_is_counted_and_dropped() {
+    let mut q = queue(8);
+    let (sq, _) = q.attach(1);
+    post(&sq, 0, 0, 8);
+    q.write(Written {
+        user_index: 1,
+        opcode: 0x7,
+        ..Default::default()
+    });
+    q.write(Written {
+        user_index: 1,
+        opcode: 0xf,
+        ..Default::default()
+    });
+    q.write(Written {
+        user_index: 1,
+        wqe_counter: 9,
+        ..Default::default()
+    });
+    q.write(Written {
+        user_index: 1,
+        opcode: opcode::RESP_SEND,
+        ..Default::default()
+    });
+    for _ in 0..4 {
+        assert!(matches!(q.cq.next(), Next::Dropped));
+    }
+    assert_eq!(q.cq.bad, 4);
+    q.write(Written {
+        user_index: 2,
+        ..Default::default()
+    });
+    assert!(matches!(q.cq.next(), Next::Unknown));
+    assert!(matches!(q.cq.next(), Next::Unknown), "still there");
+    q.cq.skip();
+    q.write(Written {
+        user_index: 1,
+        ..Default::default()
+    });
+    assert_eq!(q.wc().wr_id, 8);
+}
+
+#[test]
+fn q18_completions_of_the_dead_are_not_shown() {
+    let mut q = queue(8);
+    let (sq, _) = q.attach(1);
+    for i in 0..4 {
+        post(&sq, i, i, i.into());
+        q.write(Written {
+            user_index: 1,
+            wqe_counter: i as u16,
+            ..Default::default()
+        });
+    }
+    assert_eq!(q.wc().wr_id, 0);
+    // Reset: what was written before position 3 is of the time before.
+    q.cq.queues.get_mut(1).unwrap().filter = Filter::Before(3);
+    assert!(matches!(q.cq.next(), Next::Dropped));
+    assert!(matches!(q.cq.next(), Next::Dropped));
+    assert_eq!(q.wc().wr_id, 3);
+    q.cq.queues.get_mut(1).unwrap().filter = Filter::All;
+    q.write(Written {
+        user_index: 1,
+        wqe_counter: 4,
+        ..Default::default()
+    });
+    assert!(matches!(q.cq.next(), Next::Dropped));
+    assert_eq!(q.cq.bad, 0);
+}
+
+#[test]
+fn the_boundary_of_a_reset_survives_the_wrap_of_the_index() {
+    for (end, at, dropped) in [
+        (5, 4, true),
+        (5, 5, false),
+        (2, u32::MAX, true),
+        (2, 2, false),
+        (u32::MAX, 0, false),
+    ] {
+        assert_eq!(
+            is_filtered(Filter::Before(end), at),
+            dropped,
+            "{at:#x} before {end:#x}"
+        );
+    }
+}
+
+#[test]
+fn the_end_of_what_is_written_is_found_from_outside() {
+    let mut q = queue(4);
+    let (sq, _) = q.attach(1);
+    let mem = |q: &Queue| DmaRing::new(q.mem.buffer().clone(), 0, 4).unwrap();
+    let record = |q: &Queue| DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap();
+    for i in 0..23u32 {
+        assert_eq!(written_end(&mem(&q), &record(&q)), i);
+        post(&sq, i, i, 0);
+        q.write(Written {
+            user_index: 1,
+            wqe_counter: i as u16,
+            ..Default::default()
+        });
+        assert_eq!(written_end(&mem(&q), &record(&q)), i + 1);
+        q.wc();
+        q.cq.publish();
+    }
+    // Full, with nothing read.
+    for _ in 0..4 {
+        q.write(Written {
+            user_index: 1,
+            ..Default::default()
+        });
+    }
+    assert_eq!(written_end(&mem(&q), &record(&q)), 27);
+}
+
+#[test]
+fn internal_requests_are_not_shown() {
+    let mut q = queue(8);
+    let (sq, _) = q.attach(1);
+    post(&sq, 0, 0, 0);
+    sq.slot(0).meta.store(META_INTERNAL, Ordering::Relaxed);
+    q.write(Written {
+        user_index: 1,
+        ..Default::default()
+    });
+    assert!(matches!(q.cq.next(), Next::Dropped));
+    assert_eq!((sq.released(), q.cq.bad), (1, 0));
+}
+
+#[test]
+fn q10_arming_uses_the_poll_index_and_steps_the_sequence_per_event() {
+    let mut q = queue(4);
+    let (sq, _) = q.attach(1);
+    q.cq.arm(false);
+    assert_eq!(q.cq.record.load_be32::<CQ_ARM>(0), 0);
+    assert_eq!(q.rings.take(), [(0x20, vec![0, 0, 0, 0, 0, 0x65, 0x43, 0x21])]);
+    post(&sq, 0, 0, 0);
+    q.write(Written {
+        user_index: 1,
+        ..Default::default()
+    });
+    q.wc();
+    q.cq.event_seen();
+    q.cq.arm(true);
+    assert_eq!(
+        (
+            q.cq.record.load_be32::<CQ_ARM>(0),
+            q.cq.record.load_be32::<CQ_CI>(0)
+        ),
+        (0x1100_0001, 1)
+    );
+    assert_eq!(q.rings.take(), [(0x20, vec![0x11, 0, 0, 1, 0, 0x65, 0x43, 0x21])]);
+}
+
+proptest! {
+    /// Whatever bytes a device writes, nothing panics, no slot is released twice, and each CQE is consumed once.
+    #[test]
+    fn any_cqe_bytes_are_survived(words in prop::collection::vec(any::<[u64; 8]>(), 1..64), posted in 0u32..16) {
+        let mut q = queue(8);
+        let (sq, rq) = q.attach(1);
+        for i in 0..posted {
+            post(&sq, i, i, i.into());
+            post(&rq, i, i, i.into());
+        }
+        let mut shown = 0;
+        for mut cqe in words {
+            // Make them ours, and mostly of our QP.
+            let lap = u64::from(q.written >> 3 & 1);
+            if cqe[0] & 3 != 0 {
+                cqe[4] = (1u64 << 32 | cqe[4] & 0xffff_ffff).to_be();
+            }
+            cqe[7] = (u64::from_be(cqe[7]) & !1 | lap).to_be();
+            q.mem.store::<0, 64>(q.written, &zerocopy::transmute!(cqe));
+            q.written += 1;
+            match q.cq.next() {
+                Next::Wc(_) => shown += 1,
+                Next::Dropped => {}
+                Next::Unknown => q.cq.skip(),
+                Next::Empty => prop_assert!(false, "it was ours"),
+            }
+            prop_assert_eq!(q.cq.consumer_index(), q.written);
+        }
+        prop_assert!(shown <= 2 * posted);
+        prop_assert!(sq.released() <= posted && rq.released() <= posted);
+    }
+}

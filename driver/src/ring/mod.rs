@@ -1,0 +1,116 @@
+//! The fast path: send, receive and completion queues as the device sees them.
+//!
+//! ```text
+//!            post                    CQE                    poll
+//!   Qp ---> SqProducer ---ring---> device ---ring---> CqRing ---> completions
+//!      ---> RqProducer                                  | releases slots
+//!               '------------ WqShared (slots) <--------'
+//! ```
+//!
+//! A leaf: indices, ring memory and a doorbell; no lock, allocation, dynamic dispatch, panic or formatting on
+//! the usual path. Access to ring memory is [`DmaRing`](crate::mem::DmaRing)'s, whose masked indices can't leave it; the
+//! only `unsafe` here is a box in an atomic cell (`slots`).
+
+mod cq;
+mod rq;
+mod seg;
+mod slots;
+mod sq;
+mod table;
+#[cfg(test)]
+mod testing;
+mod wr;
+
+pub(crate) use cq::{CQE_BYTES, CqRing, Kind, Next, RawWc, written_end};
+pub(crate) use rq::{RqLimits, RqProducer, RqShape};
+pub(crate) use slots::{WqConsumer, WqShared};
+pub(crate) use sq::{MAX_WQE_BYTES, SqLimits, SqProducer, SqShape, WQEBB_BYTES};
+pub(crate) use table::{Entry, Filter};
+pub(crate) use wr::OWNED_KEY_BIT;
+pub use wr::{Lkey, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
+
+pub use ferroce_firmware_iface::cmds::QpState;
+
+/// Whether send requests are taken in that state (in ERR they are flushed). IBTA vol. 1, 10.3.1.
+fn can_post_send(state: QpState) -> bool {
+    matches!(state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err)
+}
+
+/// Whether receive requests are taken in that state (in ERR they are flushed). IBTA vol. 1, 10.3.1.
+fn can_post_recv(state: QpState) -> bool {
+    !matches!(state, QpState::Reset | QpState::Unknown(_))
+}
+
+/// Why a work request was not posted. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// All places are taken by requests that have not completed: poll the completion queue.
+    #[error("the {queue} queue is full: {max_wr} work requests are outstanding; poll its completion queue")]
+    QueueFull {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// How many it takes.
+        max_wr: u32,
+    },
+    /// The queue pair's state forbids it.
+    #[error("the {queue} queue takes no work requests in state {state}")]
+    State {
+        /// "send" or "receive".
+        queue: &'static str,
+        /// The state.
+        state: QpState,
+    },
+    /// The queue pair was made without that queue.
+    #[error("the queue pair has no {queue} queue: it was made for 0 of its work requests")]
+    NoQueue {
+        /// "send" or "receive".
+        queue: &'static str,
+    },
+    /// More scatter/gather elements than the queue was made for.
+    #[error("{asked} scatter/gather elements; the queue was made for {max}")]
+    TooManySges {
+        /// How many there are.
+        asked: usize,
+        /// How many there may be.
+        max: u32,
+    },
+    /// More inline data than the queue was made for.
+    #[error("{asked} bytes of inline data; the queue was made for max_inline_data {max}")]
+    InlineTooLong {
+        /// How many bytes there are.
+        asked: usize,
+        /// How many there may be.
+        max: u32,
+    },
+    /// The message is longer than the device takes.
+    #[error("a message of {asked} bytes; the device takes {max}")]
+    MessageTooLong {
+        /// Its length.
+        asked: u64,
+        /// The greatest length.
+        max: u64,
+    },
+    /// The element for an atomic's result is not 8 bytes.
+    #[error("the element for an atomic's result has {asked} bytes instead of 8")]
+    AtomicLength {
+        /// Its length.
+        asked: u32,
+    },
+    /// The device does no atomics.
+    #[error("the device does no atomic operations")]
+    NoAtomics,
+    /// The buffer is of another protection domain than the queue pair.
+    #[error("the buffer belongs to another protection domain than the queue pair")]
+    OtherPd,
+    /// A part of a buffer that is not in it.
+    #[error("bytes {start}..{end} are not all within a buffer of {len}")]
+    OutOfBuffer {
+        /// First byte.
+        start: u64,
+        /// One past the last.
+        end: u64,
+        /// Length of the buffer.
+        len: u64,
+    },
+}

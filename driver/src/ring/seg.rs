@@ -1,0 +1,61 @@
+//! WQE segments as bytes, made from the layouts of `ferroce_hw_regs::wqe`.
+
+use ferroce_hw_regs::wqe::{AtomicSeg, CtrlSeg, DS_BYTES, DataSeg, INLINE_SEG, RaddrSeg};
+
+use super::wr::{RemoteAddr, Sge};
+
+/// Bytes of a segment.
+pub(super) const BYTES: u32 = DS_BYTES as u32;
+
+/// Control segment. `block` is the producer index (16 bits), `qpn_ds` as the segment has it.
+#[inline(always)]
+pub(super) fn ctrl(opcode: u8, block: u32, qpn_ds: u32, flags: u8, imm: u32) -> [u8; 16] {
+    zerocopy::transmute!(CtrlSeg {
+        opmod_idx_opcode: (block << 8 | u32::from(opcode)).into(),
+        qpn_ds: qpn_ds.into(),
+        signature: 0,
+        rsvd: [0; 2],
+        fm_ce_se: flags,
+        imm: imm.into(),
+    })
+}
+
+/// Remote address segment.
+#[inline(always)]
+pub(super) fn raddr(remote: &RemoteAddr) -> [u8; 16] {
+    zerocopy::transmute!(RaddrSeg {
+        raddr: remote.addr.into(),
+        rkey: remote.rkey.into(),
+        rsvd: 0.into()
+    })
+}
+
+/// Operands of an atomic.
+#[inline(always)]
+pub(super) fn atomic(swap_add: u64, compare: u64) -> [u8; 16] {
+    zerocopy::transmute!(AtomicSeg {
+        swap_add: swap_add.into(),
+        compare: compare.into()
+    })
+}
+
+/// Data segment.
+#[inline(always)]
+pub(super) fn data(sge: &Sge) -> [u8; 16] {
+    zerocopy::transmute!(DataSeg {
+        byte_count: sge.len.into(),
+        lkey: sge.key.into(),
+        addr: sge.addr.into()
+    })
+}
+
+/// End of a receive WQE's list.
+#[inline(always)]
+pub(super) fn list_end() -> [u8; 16] {
+    zerocopy::transmute!(DataSeg::TERMINATOR)
+}
+
+/// Header of inline data.
+pub(super) fn inline_header(len: u32) -> u32 {
+    INLINE_SEG | len
+}

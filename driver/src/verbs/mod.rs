@@ -1,0 +1,57 @@
+//! RDMA verbs: protection domains, memory, completion queues, queue pairs.
+//!
+//! ```text
+//! Context <-- Pd <-- Mr, CallerMr, LocalBuffer        memory
+//!         <-- Cq, CqPoller                            completions
+//!             Pd, Cq <-- Qp                           requests
+//! ```
+//!
+//! An object holds what it needs, so that any order of drops is right; dropping destroys in firmware too, and
+//! `destroy`, `dealloc` and `dereg` do so and say whether it worked. Names and meanings are those of ibverbs and the IBTA
+//! specification.
+//!
+//! # Memory
+//!
+//! | kind | who reaches it | how the program accesses it |
+//! | --- | --- | --- |
+//! | [`LocalBuffer`] | this side's requests, into which it is moved | plain slices, while it is not in a request |
+//! | [`Mr`] | requests of this side and of peers | copies in and out |
+//! | [`CallerMr`] | the same | the program's own; `unsafe` to register |
+//!
+//! A request names regions by key and address, and holds none of them: a region that is dropped is ended in firmware
+//! before its memory goes, and what is still in flight then fails with a protection error.
+
+mod atomics;
+mod attr;
+mod cq;
+mod error;
+mod local;
+mod mkey;
+mod mr;
+mod pages;
+mod path;
+mod pd;
+mod post;
+mod qp;
+mod transitions;
+mod user_index;
+mod wc;
+
+pub use attr::{QpAttributes, QpConfig, ToInit, ToRtr, ToRts, Update};
+pub use cq::{Cq, CqConfig, CqPoller};
+pub use error::{
+    BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError, Refused,
+    WaitError,
+};
+pub use local::LocalBuffer;
+pub use mkey::Access;
+pub use mr::{CallerMr, Mr};
+pub use path::{Mtu, Path};
+pub use pd::Pd;
+pub use post::BufferOp;
+pub use qp::Qp;
+pub use wc::{Wc, WcError, WcOpcode, WcStatus, WcSuccess};
+
+pub use crate::ring::{
+    Lkey, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+};

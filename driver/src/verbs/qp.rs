@@ -1,0 +1,465 @@
+//! Queue pairs: their making, their ends, and what the device says of them.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ferroce_firmware_iface::cmds::{
+    CreateQp, DestroyQp, PM_STATE_MIGRATED, QpToReset, QueryQp, rq_type, service,
+};
+use ferroce_firmware_iface::command::Command;
+use ferroce_firmware_iface::event::EventType;
+use ferroce_firmware_iface::layouts::Qpc;
+use ferroce_hw_regs::ids::Qpn;
+use ferroce_hw_regs::uar;
+
+use super::atomics;
+use super::attr::{QpAttributes, QpConfig, Shapes};
+use super::cq::{Consumers, Cq, Reservation};
+use super::error::{CreateError, DestroyError, ModifyError};
+use super::local::{LocalBuffer, LocalInner};
+use super::mkey::Access;
+use super::pages;
+use super::path::{Mtu, Path};
+use super::pd::Pd;
+use super::user_index::UserIndexGuard;
+use crate::events::{AsyncEvent, Object};
+use crate::mem::{DmaBuffer, DmaRing};
+use crate::reaper::Destroy;
+use crate::ring::{QpState, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
+
+/// Bytes that a doorbell record takes: a cache line.
+const RECORD_BYTES: usize = 64;
+/// Events of a queue pair that wait to be read.
+const MAX_EVENTS: usize = 16;
+
+/// A reliable connection's queue pair.
+///
+/// One thread at a time posts; it may move between threads. Its completions come out of its completion queues' pollers,
+/// which may be with other threads.
+///
+/// ```text
+/// RESET --ToInit--> INIT --ToRtr--> RTR --ToRts--> RTS
+///    ^                  any of them |                | by itself, when a request fails
+///    '--modify_to_reset-- ERR <-----'----------------'
+/// ```
+///
+/// Dropping destroys it without waiting, [`Qp::destroy`] says whether that worked. Buffers that were moved into its
+/// requests stay with its queues until the device is done with them.
+pub struct Qp {
+    pub(super) qpn: Qpn,
+    pub(super) state: QpState,
+    pub(super) sq: Option<SqProducer<LocalInner>>,
+    pub(super) rq: Option<RqProducer<LocalInner>>,
+    pub(super) port: u8,
+    granted: QpConfig,
+    slots: Slots,
+    index: Arc<UserIndexGuard>,
+    events: Arc<Mutex<VecDeque<EventType>>>,
+    buffer: Arc<DmaBuffer>,
+    /// Firmware has it no more, or never had.
+    gone: bool,
+    pub(super) send_cq: Cq,
+    pub(super) recv_cq: Cq,
+    pub(super) pd: Pd,
+}
+
+/// The slots of both queues.
+struct Slots {
+    sq: Option<Arc<WqShared<LocalInner>>>,
+    rq: Option<Arc<WqShared<LocalInner>>>,
+}
+
+impl Slots {
+    fn new(shapes: &Shapes) -> Slots {
+        Slots {
+            sq: shapes.sq.map(|(shape, _)| WqShared::new(shape.blocks)),
+            rq: shapes.rq.map(|(shape, _)| WqShared::new(shape.entries)),
+        }
+    }
+
+    /// Takes the buffers of requests that will not complete; the device must be done with them.
+    fn reclaim(&self) -> Vec<LocalBuffer> {
+        let both = self.sq.iter().chain(&self.rq);
+        both.flat_map(|slots| slots.take_all())
+            .map(LocalBuffer::reclaim)
+            .collect()
+    }
+}
+
+/// Where the parts of a QP's memory are.
+struct Layout {
+    rq_bytes: usize,
+    sq_bytes: usize,
+}
+
+impl Layout {
+    fn new(shapes: &Shapes) -> Layout {
+        let rq_bytes = shapes
+            .rq
+            .map_or(0, |(shape, _)| (shape.entries * shape.stride) as usize);
+        let sq_bytes = shapes
+            .sq
+            .map_or(0, |(shape, _)| (shape.blocks * WQEBB_BYTES) as usize);
+        Layout { rq_bytes, sq_bytes }
+    }
+
+    /// Bytes of the queues; the doorbell record follows.
+    fn queues(&self) -> usize {
+        self.rq_bytes + self.sq_bytes
+    }
+}
+
+/// A QP's place in its CQs, while it is being made.
+struct Places {
+    send: Option<Reservation>,
+    recv: Option<Reservation>,
+}
+
+impl Places {
+    fn reserve(
+        config: &QpConfig,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        index: &Arc<UserIndexGuard>,
+    ) -> Result<Places, CreateError> {
+        if send_cq.is_same(recv_cq) {
+            let both = config.max_send_wr + config.max_recv_wr;
+            return Ok(Places {
+                send: Some(send_cq.reserve("send and receive", both, index)?),
+                recv: None,
+            });
+        }
+        let place = |cq: &Cq, queue, entries| match entries {
+            0 => Ok(None),
+            _ => cq.reserve(queue, entries, index).map(Some),
+        };
+        Ok(Places {
+            send: place(send_cq, "send", config.max_send_wr)?,
+            recv: place(recv_cq, "receive", config.max_recv_wr)?,
+        })
+    }
+}
+
+impl Qp {
+    /// Makes a queue pair in state RESET. Its send and receive requests complete in `send_cq` and `recv_cq`, which may be
+    /// the same.
+    ///
+    /// # Errors
+    /// [`CreateError::Limit`] names the attribute that the device doesn't take, [`CreateError::OtherDevice`] if a CQ is
+    /// another device's, [`CreateError::CqTooSmall`] if a CQ could be overrun; or what memory or firmware say.
+    pub fn create(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, config: &QpConfig) -> Result<Qp, CreateError> {
+        let context = pd.context();
+        for (cq, object) in [(send_cq, "send CQ"), (recv_cq, "receive CQ")] {
+            if !Arc::ptr_eq(cq.context(), context) {
+                return Err(CreateError::OtherDevice { object });
+            }
+        }
+        let shapes = config.shapes(context.caps(), atomics::supported(context.caps()))?;
+        let index = Arc::new(UserIndexGuard::take().ok_or(CreateError::NoUserIndex)?);
+        let places = Places::reserve(config, send_cq, recv_cq, &index)?;
+        let layout = Layout::new(&shapes);
+        let buffer = Arc::new(context.dma().alloc(layout.queues() + RECORD_BYTES)?);
+        let qpc = describe(pd, send_cq, recv_cq, &shapes, &index, &buffer)?;
+        let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
+        let qpn = context.exec(&CreateQp {
+            qpc: &qpc,
+            pages: &list.pages,
+        })?;
+
+        let mut qp = Qp {
+            qpn,
+            state: QpState::Reset,
+            sq: None,
+            rq: None,
+            port: 1,
+            granted: shapes.granted,
+            slots: Slots::new(&shapes),
+            index,
+            events: Arc::default(),
+            buffer,
+            gone: false,
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+            pd: pd.clone(),
+        };
+        qp.open(&shapes, &layout)?;
+        qp.attach(places);
+        qp.listen();
+        Ok(qp)
+    }
+
+    /// Makes the producers.
+    fn open(&mut self, shapes: &Shapes, layout: &Layout) -> Result<(), CreateError> {
+        let record = || DmaRing::new(self.buffer.clone(), layout.queues(), 1);
+        if let (Some((_, limits)), Some(slots)) = (shapes.sq, &self.slots.sq) {
+            let segments = (layout.sq_bytes / 16) as u32;
+            let ring = DmaRing::new(self.buffer.clone(), layout.rq_bytes, segments)?;
+            let doorbell = self.pd.context().uar().page().doorbell(uar::BF_OFFSET)?;
+            let qpn = self.qpn.get();
+            self.sq = Some(SqProducer::new(
+                ring,
+                record()?,
+                doorbell,
+                slots.clone(),
+                limits,
+                qpn,
+            ));
+        }
+        if let (Some((shape, limits)), Some(slots)) = (shapes.rq, &self.slots.rq) {
+            let ring = DmaRing::new(self.buffer.clone(), 0, (layout.rq_bytes / 16) as u32)?;
+            self.rq = Some(RqProducer::new(
+                ring,
+                record()?,
+                slots.clone(),
+                limits,
+                shape.stride,
+            ));
+        }
+        Ok(())
+    }
+
+    fn sq_consumer(&self) -> Option<WqConsumer<LocalInner>> {
+        self.slots
+            .sq
+            .as_ref()
+            .map(|slots| WqConsumer::new(slots.clone(), self.granted.max_send_wr))
+    }
+
+    fn rq_consumer(&self) -> Option<WqConsumer<LocalInner>> {
+        self.slots
+            .rq
+            .as_ref()
+            .map(|slots| WqConsumer::new(slots.clone(), self.granted.max_recv_wr))
+    }
+
+    fn attach(&self, places: Places) {
+        let (key, qpn) = (self.index.get(), self.qpn.get());
+        let (sq, rq) = (self.sq_consumer(), self.rq_consumer());
+        if self.send_cq.is_same(&self.recv_cq) {
+            if let Some(place) = places.send {
+                self.send_cq.attach(place, key, qpn, Consumers { sq, rq });
+            }
+            return;
+        }
+        if let Some(place) = places.send {
+            self.send_cq.attach(place, key, qpn, Consumers { sq, rq: None });
+        }
+        if let Some(place) = places.recv {
+            self.recv_cq.attach(place, key, qpn, Consumers { sq: None, rq });
+        }
+    }
+
+    /// Keeps the QP's asynchronous events.
+    fn listen(&self) {
+        let events = self.events.clone();
+        let handler = move |event: &AsyncEvent| {
+            if let AsyncEvent::Qp { event, .. } = event {
+                let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+                if events.len() < MAX_EVENTS {
+                    events.push_back(*event);
+                }
+            }
+        };
+        self.pd
+            .context()
+            .handle_events(Object::Qp(self.qpn.get()), Arc::new(handler));
+    }
+
+    /// Its number, which the peer has to know.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its state, as far as the driver knows: a queue pair that failed goes to ERR by itself, which its completions
+    /// and [`Qp::query`] tell.
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// What it was made for. `max_inline_data` is what was granted, at least what was asked for.
+    pub fn config(&self) -> &QpConfig {
+        &self.granted
+    }
+
+    /// The protection domain.
+    pub fn pd(&self) -> &Pd {
+        &self.pd
+    }
+
+    /// Requests that are posted and whose completions have not been polled: sends (those without a completion until a
+    /// later one's is polled) and receives.
+    pub fn outstanding(&self) -> (u32, u32) {
+        let sends = self.sq.as_ref().map_or(0, SqProducer::outstanding);
+        (sends, self.rq.as_ref().map_or(0, RqProducer::outstanding))
+    }
+
+    /// The oldest asynchronous event of this queue pair that was not read yet, such as that communication is established
+    /// or that a queue has failed. The last of more than 16 unread ones are not kept.
+    pub fn next_event(&self) -> Option<EventType> {
+        self.events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+    }
+
+    /// Asks the device, and takes over the state that it has.
+    ///
+    /// # Errors
+    /// [`ModifyError::Command`].
+    pub fn query(&mut self) -> Result<QpAttributes, ModifyError> {
+        let qpc = self.pd.context().exec(&QueryQp { qpn: self.qpn })?;
+        let state = QpState::from_prm(qpc.state());
+        self.set_state(state);
+        let path = qpc.primary_address_path();
+        let mut access = Access::empty();
+        access.set(Access::REMOTE_WRITE, qpc.rwe());
+        access.set(Access::REMOTE_READ, qpc.rre());
+        access.set(Access::REMOTE_ATOMIC, qpc.rae());
+        Ok(QpAttributes {
+            state,
+            path: Path::decode(path),
+            mtu: Mtu::from_code(qpc.mtu()),
+            remote_qpn: Qpn::from_low_bits(qpc.remote_qpn()),
+            rq_psn: qpc.next_rcv_psn(),
+            sq_psn: qpc.next_send_psn(),
+            timeout: path.ack_timeout(),
+            retry_count: qpc.retry_count(),
+            rnr_retry: qpc.rnr_retry(),
+            min_rnr_timer: qpc.min_rnr_nak(),
+            access,
+        })
+    }
+
+    pub(super) fn set_state(&mut self, state: QpState) {
+        self.state = state;
+        if let Some(sq) = &mut self.sq {
+            sq.set_state(state);
+        }
+        if let Some(rq) = &mut self.rq {
+            rq.set_state(state);
+        }
+    }
+
+    /// Starts afresh after the device has reset the QP: what was posted before will not complete. The buffers of it.
+    pub(super) fn start_afresh(&mut self) -> Vec<LocalBuffer> {
+        let old = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
+        let fresh =
+            |old: &Option<Arc<WqShared<LocalInner>>>| old.as_ref().map(|old| WqShared::new(old.positions()));
+        self.slots = Slots {
+            sq: fresh(&old.sq),
+            rq: fresh(&old.rq),
+        };
+        if let (Some(sq), Some(slots)) = (&mut self.sq, &self.slots.sq) {
+            sq.reset(slots.clone());
+        }
+        if let (Some(rq), Some(slots)) = (&mut self.rq, &self.slots.rq) {
+            rq.reset(slots.clone());
+        }
+        let (key, sq, rq) = (self.index.get(), self.sq_consumer(), self.rq_consumer());
+        if self.send_cq.is_same(&self.recv_cq) {
+            self.send_cq.reset(key, Consumers { sq, rq });
+        } else {
+            self.send_cq.reset(key, Consumers { sq, rq: None });
+            self.recv_cq.reset(key, Consumers { sq: None, rq });
+        }
+        self.state = QpState::Reset;
+        old.reclaim()
+    }
+
+    /// Ends the queue pair, and says whether that worked. Its requests complete no more; the buffers that were moved into
+    /// them come back here.
+    ///
+    /// # Errors
+    /// [`DestroyError::Command`]; its memory and the buffers stay allocated then.
+    pub fn destroy(mut self) -> Result<Vec<LocalBuffer>, DestroyError> {
+        self.gone = true;
+        let context = self.pd.context();
+        context.forget_events(Object::Qp(self.qpn.get()));
+        if let Err(error) = context.exec(&QpToReset { qpn: self.qpn }) {
+            log::debug!("{} could not be reset before it is destroyed: {error}", self.qpn);
+        }
+        if let Err(error) = context.exec(&DestroyQp { qpn: self.qpn }) {
+            self.buffer.leak_on_drop();
+            return Err(error.into());
+        }
+        self.detach();
+        Ok(self.slots.reclaim())
+    }
+
+    fn detach(&self) {
+        self.send_cq.detach(self.index.get());
+        if !self.send_cq.is_same(&self.recv_cq) {
+            self.recv_cq.detach(self.index.get());
+        }
+    }
+}
+
+/// The context that CREATE_QP is given.
+fn describe(
+    pd: &Pd,
+    send_cq: &Cq,
+    recv_cq: &Cq,
+    shapes: &Shapes,
+    index: &UserIndexGuard,
+    buffer: &DmaBuffer,
+) -> Result<Qpc, CreateError> {
+    let layout = Layout::new(shapes);
+    let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
+    let mut qpc = Qpc::default();
+    qpc.set_st(service::RC);
+    qpc.set_pm_state(PM_STATE_MIGRATED)?;
+    qpc.set_pd(pd.pdn().get())?;
+    match shapes.sq {
+        Some((shape, _)) => qpc.set_log_sq_size(shape.blocks.ilog2() as u8)?,
+        None => qpc.set_no_sq(true),
+    }
+    match shapes.rq {
+        Some((shape, _)) => {
+            qpc.set_log_rq_size(shape.entries.ilog2() as u8)?;
+            // Strides count from 16 bytes on.
+            qpc.set_log_rq_stride((shape.stride / 16).ilog2() as u8)?;
+        }
+        None => qpc.set_rq_type(rq_type::ZERO_LENGTH)?,
+    }
+    qpc.set_uar_page(pd.context().uar().index())?;
+    qpc.set_user_index(index.get())?;
+    qpc.set_log_page_size(pages::queue_log_page_size(&list))?;
+    qpc.set_cqn_snd(send_cq.cqn().get())?;
+    qpc.set_cqn_rcv(recv_cq.cqn().get())?;
+    qpc.set_dbr_addr(buffer.iova() + layout.queues() as u64);
+    Ok(qpc)
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
+        let context = self.pd.context();
+        context.forget_events(Object::Qp(self.qpn.get()));
+        let reset = QpToReset { qpn: self.qpn }.encode();
+        let commands = reset
+            .into_iter()
+            .chain(DestroyQp { qpn: self.qpn }.encode())
+            .collect();
+        let memory = vec![self.buffer.clone()];
+        context.reaper().submit(Destroy {
+            what: self.qpn.to_string(),
+            commands,
+            memory,
+            keep: None,
+        });
+        self.detach();
+    }
+}
+
+impl fmt::Debug for Qp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &self.qpn.get())
+            .field("state", &self.state)
+            .field("config", &self.granted)
+            .finish_non_exhaustive()
+    }
+}
