@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 mod shared;
 mod slice;
+mod words;
 
 pub use slice::HostSlice;
 
@@ -261,7 +262,7 @@ impl HostMemory {
         if let Some(region) = self.regions.get(&iova).filter(|r| r.len == len) {
             let region = Arc::clone(region);
             self.regions.remove(&iova);
-            *self.last.borrow_mut() = None;
+            *self.last.get_mut() = None;
             region.kill();
             self.counters.unmaps += 1;
             self.counters.mapped_bytes -= len;
@@ -283,7 +284,7 @@ impl HostMemory {
 
     /// Takes all maps away, as when the user is gone.
     pub fn clear(&mut self) {
-        *self.last.borrow_mut() = None;
+        *self.last.get_mut() = None;
         for region in std::mem::take(&mut self.regions).into_values() {
             region.kill();
             self.counters.unmaps += 1;
@@ -360,137 +361,6 @@ impl HostMemory {
         })
     }
 
-    /// Writes an entry whose last byte says that it is valid (CQE, EQE, command queue entry): whoever sees
-    /// the new last byte sees the rest too.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::write`].
-    pub fn publish(&self, iova: u64, entry: &[u8]) -> Result<(), HostError> {
-        let Some((&owner, body)) = entry.split_last() else {
-            return Ok(());
-        };
-        self.write(iova, body)?;
-        // `write` has refused a span that wraps, but not for the byte after it.
-        let at = iova.checked_add(body.len() as u64);
-        let at = at.ok_or(HostError::Wraps {
-            iova,
-            len: entry.len() as u64,
-        })?;
-        self.write_u8_release(at, owner)
-    }
-
-    /// Reads one byte; reads after it see what its writer wrote before it.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::read`].
-    pub fn read_u8_acquire(&self, iova: u64) -> Result<u8, HostError> {
-        let (region, offset) = self.find(iova, 1)?;
-        region.word(offset, 1, Access::Read, FileMap::load_u8, |link, iova| {
-            let mut b = [0];
-            link.read(iova, &mut b)?;
-            Ok(b[0])
-        })
-    }
-
-    /// Writes one byte; whoever sees it sees all that was written before.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::write`].
-    pub fn write_u8_release(&self, iova: u64, value: u8) -> Result<(), HostError> {
-        let (region, offset) = self.find(iova, 1)?;
-        let store = |map: &FileMap, at| map.store_u8(at, value);
-        region.word(offset, 1, Access::Write, store, |link, iova| {
-            Ok(link.write(iova, &[value])?)
-        })
-    }
-
-    /// Reads an aligned big-endian 32-bit word in one access, with acquire order.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::read`]; [`HostError::Misaligned`].
-    pub fn read_be32(&self, iova: u64) -> Result<u32, HostError> {
-        let (region, offset) = self.find(iova, 4)?;
-        let load = |map: &FileMap, at| map.load_u32(at).map(u32::from_be);
-        region.word(offset, 4, Access::Read, load, |link, iova| {
-            let mut b = [0; 4];
-            link.read(iova, &mut b)?;
-            Ok(u32::from_be_bytes(b))
-        })
-    }
-
-    /// Writes an aligned big-endian 32-bit word in one access, with release order.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::write`]; [`HostError::Misaligned`].
-    pub fn write_be32(&self, iova: u64, value: u32) -> Result<(), HostError> {
-        let (region, offset) = self.find(iova, 4)?;
-        let store = |map: &FileMap, at| map.store_u32(at, value.to_be());
-        region.word(offset, 4, Access::Write, store, |link, iova| {
-            Ok(link.write(iova, &value.to_be_bytes())?)
-        })
-    }
-
-    /// Reads an aligned big-endian 64-bit word in one access, with acquire order.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::read`]; [`HostError::Misaligned`].
-    pub fn read_be64(&self, iova: u64) -> Result<u64, HostError> {
-        let (region, offset) = self.find(iova, 8)?;
-        let load = |map: &FileMap, at| map.load_u64(at).map(u64::from_be);
-        region.word(offset, 8, Access::Read, load, |link, iova| {
-            let mut b = [0; 8];
-            link.read(iova, &mut b)?;
-            Ok(u64::from_be_bytes(b))
-        })
-    }
-
-    /// Writes an aligned big-endian 64-bit word in one access, with release order.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::write`]; [`HostError::Misaligned`].
-    pub fn write_be64(&self, iova: u64, value: u64) -> Result<(), HostError> {
-        let (region, offset) = self.find(iova, 8)?;
-        let store = |map: &FileMap, at| map.store_u64(at, value.to_be());
-        region.word(offset, 8, Access::Write, store, |link, iova| {
-            Ok(link.write(iova, &value.to_be_bytes())?)
-        })
-    }
-
-    /// Adds to the aligned 64-bit word at `iova`, in the host's own byte order, wrapping; gives the value
-    /// before. Atomic also against the host's CPUs, but not over DMA messages.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::read`] and [`HostMemory::write`]; [`HostError::Misaligned`].
-    pub fn fetch_add(&self, iova: u64, add: u64) -> Result<u64, HostError> {
-        self.update(iova, |old| old.wrapping_add(add))
-    }
-
-    /// Replaces the aligned 64-bit word at `iova`, in the host's own byte order, by `swap` if it is `compare`;
-    /// gives the value before. Atomic as [`HostMemory::fetch_add`] is.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::fetch_add`].
-    pub fn compare_swap(&self, iova: u64, compare: u64, swap: u64) -> Result<u64, HostError> {
-        self.update(iova, |old| if old == compare { swap } else { old })
-    }
-
-    /// Replaces the aligned 64-bit word at `iova`, in the host's own byte order, by `f` of it (called once or
-    /// more); gives the value before. Atomic as [`HostMemory::fetch_add`] is.
-    ///
-    /// # Errors
-    /// As for [`HostMemory::fetch_add`].
-    pub fn update(&self, iova: u64, f: impl Fn(u64) -> u64) -> Result<u64, HostError> {
-        let (region, offset) = self.find(iova, 8)?;
-        let in_file = |map: &FileMap, at| map.update_u64(at, &f);
-        region.word(offset, 8, Access::ReadWrite, in_file, |link, iova| {
-            let mut b = [0; 8];
-            link.read(iova, &mut b)?;
-            let old = u64::from_ne_bytes(b);
-            link.write(iova, &f(old).to_ne_bytes())?;
-            Ok(old)
-        })
-    }
-
     /// Calls `f(region, offset in it, bytes done, bytes)` for each piece of the span.
     fn walk(
         &self,
@@ -510,29 +380,38 @@ impl HostMemory {
         let mut done = 0;
         while done < len {
             let at = iova + done as u64;
-            let (region, offset) = self.find(at, (len - done) as u64)?;
-            let here = region.len - offset;
-            let n = usize::try_from(here).map_or(len - done, |here| here.min(len - done));
-            f(&region, offset, done, n)?;
+            let n = self.with_region(at, (len - done) as u64, |region, offset| {
+                let here = region.len - offset;
+                let n = usize::try_from(here).map_or(len - done, |here| here.min(len - done));
+                f(region, offset, done, n)?;
+                Ok(n)
+            })?;
             done += n;
         }
         Ok(())
     }
 
-    /// The region that holds `iova`, and the offset in it. `len` is for the error.
-    fn find(&self, iova: u64, len: u64) -> Result<(Arc<Region>, u64), HostError> {
-        let mut last = self.last.borrow_mut();
-        if let Some(region) = last.as_ref()
+    /// Calls `f` with the region that holds `iova` and the offset in it. `len` is for the error.
+    fn with_region<R>(
+        &self,
+        iova: u64,
+        len: u64,
+        f: impl FnOnce(&Arc<Region>, u64) -> Result<R, HostError>,
+    ) -> Result<R, HostError> {
+        if let Some(region) = self.last.borrow().as_ref()
             && (region.iova..=region.last()).contains(&iova)
         {
-            return Ok((Arc::clone(region), iova - region.iova));
+            return f(region, iova - region.iova);
         }
         let below = self.regions.range(..=iova).next_back().map(|(_, r)| r);
         let region = below
             .filter(|r| iova <= r.last())
             .ok_or(HostError::Unmapped { iova, len })?;
-        *last = Some(Arc::clone(region));
-        Ok((Arc::clone(region), iova - region.iova))
+        // Only a cache: not worth a panic if `f` of an outer call has come back here.
+        if let Ok(mut last) = self.last.try_borrow_mut() {
+            *last = Some(Arc::clone(region));
+        }
+        f(region, iova - region.iova)
     }
 
     fn first_overlap(&self, iova: u64, last: u64) -> Option<&Region> {

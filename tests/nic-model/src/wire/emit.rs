@@ -1,7 +1,5 @@
 //! Packets to frames.
 
-use smallvec::SmallVec;
-
 use super::encap::{ETH_BYTES, VLAN_BYTES};
 use super::frame::{Frame, HeaderBytes, TrailerBytes};
 use super::icrc::Form;
@@ -34,10 +32,11 @@ pub fn emit(encap: &Encap, packet: &Packet, mode: Icrc) -> Result<Frame, WireErr
     headers::push_bth(&packet.bth, pad as u8, &mut header)?;
     headers::push_extended(packet, info, &mut header)?;
 
-    let mut trailer: TrailerBytes = SmallVec::from_elem(0, pad);
+    let mut trailer = TrailerBytes::new();
+    trailer.push_zeros(pad);
     let payload = match mode {
         Icrc::Off => {
-            trailer.extend_from_slice(&[0; ICRC_BYTES]);
+            trailer.push(&[0; ICRC_BYTES]);
             packet.payload.clone()
         }
         Icrc::On => {
@@ -45,7 +44,7 @@ pub fn emit(encap: &Encap, packet: &Packet, mode: Icrc) -> Result<Frame, WireErr
             let mut crc = icrc::start(form(&encap.l3), &header[l2..]);
             let payload = packet.payload.snapshot(&mut crc)?;
             crc.update(&trailer);
-            trailer.extend_from_slice(&crc.finalize().to_le_bytes());
+            trailer.push(&crc.finalize().to_le_bytes());
             payload
         }
     };

@@ -220,21 +220,21 @@ impl Encap {
 
     /// Appends all headers; `l4_len` as for [`Encap::push_l3`].
     pub(super) fn push(&self, l4_len: usize, out: &mut HeaderBytes) -> Result<(), WireError> {
-        out.extend_from_slice(&self.dst);
-        out.extend_from_slice(&self.src);
+        out.push(&self.dst);
+        out.push(&self.src);
         if let Some(vlan) = self.vlan {
             fits("VLAN id", u32::from(vlan.vid), 12)?;
             fits("VLAN priority", u32::from(vlan.pcp), 3)?;
             let tci = (u16::from(vlan.pcp) << 13) | (u16::from(vlan.dei) << 12) | vlan.vid;
-            out.extend_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
-            out.extend_from_slice(&tci.to_be_bytes());
+            out.push(&ETHERTYPE_VLAN.to_be_bytes());
+            out.push(&tci.to_be_bytes());
         }
         let ethertype = match self.l3 {
             L3::V1(_) => ETHERTYPE_ROCE_V1,
             L3::V2Ipv4(..) => ETHERTYPE_IPV4,
             L3::V2Ipv6(..) => ETHERTYPE_IPV6,
         };
-        out.extend_from_slice(&ethertype.to_be_bytes());
+        out.push(&ethertype.to_be_bytes());
         self.push_l3(l4_len, out)
     }
 
@@ -277,11 +277,11 @@ pub(super) fn fits(what: &'static str, value: u32, bits: u32) -> Result<(), Wire
 fn push_ipv6(ip: &Ipv6, next_header: u8, len: u16, out: &mut HeaderBytes) -> Result<(), WireError> {
     fits("flow label", ip.flow_label, 20)?;
     let first = (6 << 28) | (u32::from(ip.traffic_class) << 20) | ip.flow_label;
-    out.extend_from_slice(&first.to_be_bytes());
-    out.extend_from_slice(&len.to_be_bytes());
-    out.extend_from_slice(&[next_header, ip.hop_limit]);
-    out.extend_from_slice(&ip.src);
-    out.extend_from_slice(&ip.dst);
+    out.push(&first.to_be_bytes());
+    out.push(&len.to_be_bytes());
+    out.push(&[next_header, ip.hop_limit]);
+    out.push(&ip.src);
+    out.push(&ip.dst);
     Ok(())
 }
 
@@ -298,12 +298,12 @@ fn push_ipv4(ip: &Ipv4, total: u16, out: &mut HeaderBytes) {
     h[16..20].copy_from_slice(&ip.dst);
     let sum = checksum(&h);
     h[10..12].copy_from_slice(&sum.to_be_bytes());
-    out.extend_from_slice(&h);
+    out.push(&h);
 }
 
 fn push_udp(udp: &Udp, len: u16, out: &mut HeaderBytes) {
     for word in [udp.src_port, UDP_PORT, len, udp.checksum] {
-        out.extend_from_slice(&word.to_be_bytes());
+        out.push(&word.to_be_bytes());
     }
 }
 

@@ -1,17 +1,66 @@
 //! An Ethernet frame in up to three parts, so that its payload can stay where it is.
 
-use smallvec::SmallVec;
-
 use super::encap::{
     ETH_BYTES, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, IPV4_BYTES, VLAN_BYTES, checksum,
 };
 use crate::host::HostError;
 use crate::payload::Payload;
 
-/// Room for the longest header stack: Ethernet, VLAN, IPv6, UDP, BTH and AtomicETH are 106 bytes.
-pub(super) type HeaderBytes = SmallVec<[u8; 128]>;
+/// Up to `N` bytes in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inline<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+/// Room for the longest header stack: Ethernet, VLAN, IPv6, UDP, BTH and AtomicETH.
+pub(super) const MAX_HEADERS: usize = 14 + 4 + 40 + 8 + 12 + 28;
+pub(super) type HeaderBytes = Inline<MAX_HEADERS>;
 /// Up to 3 pad bytes and the ICRC.
-pub(super) type TrailerBytes = SmallVec<[u8; 8]>;
+pub(super) type TrailerBytes = Inline<7>;
+
+impl<const N: usize> Inline<N> {
+    pub fn new() -> Inline<N> {
+        Inline {
+            bytes: [0; N],
+            len: 0,
+        }
+    }
+
+    /// Appends `bytes`. Whatever passes `N` bytes is lost: a test emits the longest headers that there are.
+    #[inline]
+    pub fn push<const M: usize>(&mut self, bytes: &[u8; M]) {
+        if let Some(room) = self.bytes.get_mut(self.len..self.len + M) {
+            room.copy_from_slice(bytes);
+            self.len += M;
+        }
+    }
+
+    /// Appends `n` zero bytes, as far as there is room.
+    pub fn push_zeros(&mut self, n: usize) {
+        self.len = N.min(self.len + n);
+    }
+}
+
+impl<const N: usize> Default for Inline<N> {
+    fn default() -> Inline<N> {
+        Inline::new()
+    }
+}
+
+impl<const N: usize> std::ops::Deref for Inline<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> std::ops::DerefMut for Inline<N> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+}
 
 /// One Ethernet frame without its frame check sequence.
 ///
@@ -174,11 +223,10 @@ mod tests {
     #[test]
     fn parts_join_and_peek_sees_both_forms() {
         let bytes: Vec<u8> = (0..40).collect();
-        let split = Frame::from_parts(
-            SmallVec::from_slice(&bytes[..20]),
-            Payload::from_vec(bytes[20..36].to_vec()),
-            SmallVec::from_slice(&bytes[36..]),
-        );
+        let (mut header, mut trailer) = (HeaderBytes::new(), TrailerBytes::new());
+        header.push(bytes[..20].first_chunk::<20>().unwrap());
+        trailer.push(bytes[36..].first_chunk::<4>().unwrap());
+        let split = Frame::from_parts(header, Payload::from_vec(bytes[20..36].to_vec()), trailer);
         assert_eq!(split.to_bytes().unwrap(), bytes);
         for frame in [split.clone(), split.flatten().unwrap()] {
             assert_eq!(frame.len(), 40);

@@ -12,11 +12,11 @@ pub(super) fn push_bth(bth: &Bth, pad_count: u8, out: &mut HeaderBytes) -> Resul
     fits("destination QP", bth.dest_qp, 24)?;
     fits("transport header version", u32::from(bth.tver), 4)?;
     let flags = (u8::from(bth.solicited) << 7) | (u8::from(bth.mig_req) << 6) | (pad_count << 4) | bth.tver;
-    out.extend_from_slice(&[bth.opcode, flags]);
-    out.extend_from_slice(&bth.pkey.to_be_bytes());
+    out.push(&[bth.opcode, flags]);
+    out.push(&bth.pkey.to_be_bytes());
     let congestion = (u32::from(bth.fecn) << 31) | (u32::from(bth.becn) << 30);
-    out.extend_from_slice(&(congestion | bth.dest_qp).to_be_bytes());
-    out.extend_from_slice(&((u32::from(bth.ack_req) << 31) | bth.psn.get()).to_be_bytes());
+    out.push(&(congestion | bth.dest_qp).to_be_bytes());
+    out.push(&((u32::from(bth.ack_req) << 31) | bth.psn.get()).to_be_bytes());
     Ok(())
 }
 
@@ -66,32 +66,32 @@ pub(super) fn push_extended(
     }
     if let Some(h) = packet.deth {
         fits("source QP", h.src_qp, 24)?;
-        out.extend_from_slice(&h.qkey.to_be_bytes());
-        out.extend_from_slice(&h.src_qp.to_be_bytes());
+        out.push(&h.qkey.to_be_bytes());
+        out.push(&h.src_qp.to_be_bytes());
     }
     if let Some(h) = packet.reth {
-        out.extend_from_slice(&h.va.to_be_bytes());
-        out.extend_from_slice(&h.rkey.to_be_bytes());
-        out.extend_from_slice(&h.dma_len.to_be_bytes());
+        out.push(&h.va.to_be_bytes());
+        out.push(&h.rkey.to_be_bytes());
+        out.push(&h.dma_len.to_be_bytes());
     }
     if let Some(h) = packet.atomic_eth {
-        out.extend_from_slice(&h.va.to_be_bytes());
-        out.extend_from_slice(&h.rkey.to_be_bytes());
-        out.extend_from_slice(&h.swap_add.to_be_bytes());
-        out.extend_from_slice(&h.compare.to_be_bytes());
+        out.push(&h.va.to_be_bytes());
+        out.push(&h.rkey.to_be_bytes());
+        out.push(&h.swap_add.to_be_bytes());
+        out.push(&h.compare.to_be_bytes());
     }
     if let Some(h) = packet.aeth {
         fits("message sequence number", h.msn, 24)?;
-        out.extend_from_slice(&((u32::from(h.syndrome) << 24) | h.msn).to_be_bytes());
+        out.push(&((u32::from(h.syndrome) << 24) | h.msn).to_be_bytes());
     }
     if let Some(original) = packet.atomic_ack {
-        out.extend_from_slice(&original.to_be_bytes());
+        out.push(&original.to_be_bytes());
     }
     if let Some(immediate) = packet.immediate {
-        out.extend_from_slice(&immediate.to_be_bytes());
+        out.push(&immediate.to_be_bytes());
     }
     if let Some(rkey) = packet.invalidate_rkey {
-        out.extend_from_slice(&rkey.to_be_bytes());
+        out.push(&rkey.to_be_bytes());
     }
     Ok(())
 }

@@ -48,13 +48,13 @@ impl Form {
 /// One bits in the place of the LRH.
 const LRH_BYTES: usize = 8;
 /// The longest header from network header on: IPv6, UDP, BTH, AtomicETH.
-const MAX_HEADERS: usize = 88;
+const MAX_L3_HEADERS: usize = 88;
 
 /// The CRC so far, after `headers`: all headers from the network header on. The caller goes on with payload
 /// and pad bytes.
 pub(super) fn start(form: Form, headers: &[u8]) -> Hasher {
-    let mut masked = [0xff; LRH_BYTES + MAX_HEADERS];
-    let (head, rest) = headers.split_at(headers.len().min(MAX_HEADERS));
+    let mut masked = [0xff; LRH_BYTES + MAX_L3_HEADERS];
+    let (head, rest) = headers.split_at(headers.len().min(MAX_L3_HEADERS));
     let end = LRH_BYTES + head.len();
     masked[LRH_BYTES..end].copy_from_slice(head);
     for &(at, ones) in form.variant_fields() {
