@@ -463,6 +463,7 @@ pub(crate) struct ErrnoText(pub u32);
 impl fmt::Display for ErrnoText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match i32::try_from(self.0) {
+            Ok(0) => f.write_str("no error number was given"),
             Ok(errno) => std::io::Error::from_raw_os_error(errno).fmt(f),
             Err(_) => write!(f, "error number {}", self.0),
         }
