@@ -387,3 +387,138 @@ pub(crate) fn hung_up(socket: impl AsFd) -> bool {
     };
     matches!(poll(&mut fds, Some(&none)), Ok(n) if n > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::flags;
+    use proptest::prelude::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+    use zerocopy::IntoBytes;
+
+    fn message(id: u16, len: usize) -> Vec<u8> {
+        let header = Header {
+            message_id: id.into(),
+            command: 9.into(),
+            message_size: ((HEADER_LEN + len) as u32).into(),
+            flags: flags::TYPE_COMMAND.into(),
+            error: 0.into(),
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend((0..len).map(|i| (i % 251) as u8));
+        bytes
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(20)
+    }
+
+    #[test]
+    fn deadline_in_the_middle_of_a_message_loses_nothing() {
+        let (ours, theirs) = UnixStream::pair().expect("socket pair");
+        let mut receiver = Receiver::new();
+        let bytes = message(5, 100);
+        for piece in bytes.chunks(7) {
+            let past = Some(Instant::now());
+            assert!(matches!(
+                receiver.receive(ours.as_fd(), None, past),
+                Received::TimedOut
+            ));
+            send(theirs.as_fd(), &[piece], &[], None, soon()).expect("room");
+        }
+        match receiver.receive(ours.as_fd(), None, None) {
+            Received::Message(m) => assert_eq!(m.body, bytes[HEADER_LEN..]),
+            other => panic!("{other:?}"),
+        }
+        drop(theirs);
+        let end = receiver.receive(ours.as_fd(), None, None);
+        assert!(
+            matches!(end, Received::Closed(CloseReason::PeerClosed)),
+            "{end:?}"
+        );
+    }
+
+    #[test]
+    fn stop_ends_a_wait() {
+        let (ours, _theirs) = UnixStream::pair().expect("socket pair");
+        let stop = eventfd(1, EventfdFlags::CLOEXEC).expect("eventfd");
+        let stopped = Receiver::new().receive(ours.as_fd(), Some(stop.as_fd()), None);
+        assert!(matches!(stopped, Received::Stopped));
+    }
+
+    #[test]
+    fn too_many_descriptors_to_send_are_an_error() {
+        let (ours, _theirs) = UnixStream::pair().expect("socket pair");
+        let fds = vec![ours.as_fd(); MAX_FDS + 1];
+        assert!(send(ours.as_fd(), &[b"x"], &fds, None, soon()).is_err());
+    }
+
+    proptest! {
+        /// Messages arrive whole, in order and with their own descriptors, however the bytes are cut, as long
+        /// as a message's descriptors go with one of its own bytes.
+        #[test]
+        fn messages_arrive_as_they_were_sent(
+            messages in prop::collection::vec((0usize..300, 0usize..4, 1usize..400), 1..20),
+            large in prop::option::of(60_000usize..200_000),
+        ) {
+            let (ours, theirs) = UnixStream::pair().expect("socket pair");
+            let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("eventfd");
+            let mut messages = messages;
+            messages.extend(large.map(|len| (len, 2, 50_000)));
+            let expected = messages.clone();
+            let sender = std::thread::spawn(move || {
+                let mut plain = Vec::new();
+                for (id, (len, fds, piece)) in messages.into_iter().enumerate() {
+                    let bytes = message(id as u16, len);
+                    if fds == 0 {
+                        // Several messages in one piece.
+                        plain.extend(bytes);
+                        continue;
+                    }
+                    if !plain.is_empty() {
+                        send(theirs.as_fd(), &[&std::mem::take(&mut plain)], &[], None, soon()).expect("room");
+                    }
+                    let mut pieces = bytes.chunks(piece);
+                    let first = pieces.next().expect("a header at least");
+                    send(theirs.as_fd(), &[first], &vec![fd.as_fd(); fds], None, soon()).expect("room");
+                    for piece in pieces {
+                        send(theirs.as_fd(), &[piece], &[], None, soon()).expect("room");
+                    }
+                }
+                if !plain.is_empty() {
+                    send(theirs.as_fd(), &[&plain], &[], None, soon()).expect("room");
+                }
+            });
+            let mut receiver = Receiver::new();
+            for (id, (len, fds, _)) in expected.into_iter().enumerate() {
+                match receiver.receive(ours.as_fd(), None, Some(soon())) {
+                    Received::Message(m) => {
+                        prop_assert_eq!(m.header.message_id.get(), id as u16);
+                        prop_assert_eq!((m.body.len(), m.fds.len(), m.fds_lost), (len, fds, false));
+                        prop_assert_eq!(&m.body[..], &message(0, len)[HEADER_LEN..]);
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+            }
+            sender.join().expect("sender");
+        }
+
+        /// Any bytes at all end in messages, a wait or an error.
+        #[test]
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let (ours, theirs) = UnixStream::pair().expect("socket pair");
+            if !bytes.is_empty() {
+                send(theirs.as_fd(), &[&bytes], &[], None, soon()).expect("room");
+            }
+            drop(theirs);
+            let mut receiver = Receiver::new();
+            let mut count = 0;
+            while let Received::Message(m) = receiver.receive(ours.as_fd(), None, Some(soon())) {
+                count += HEADER_LEN + m.body.len();
+            }
+            prop_assert!(count <= bytes.len());
+        }
+    }
+}

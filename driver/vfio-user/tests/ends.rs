@@ -7,7 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{BAR0_DMA, BAR0_FIRE, BAR0_SIZE, FakeDevice, Served, event, memfd, signalled};
+use common::{
+    BAR0_DMA, BAR0_DMA_ELSEWHERE, BAR0_FIRE, BAR0_SIZE, FakeDevice, Served, event, memfd, signalled,
+};
 use ferroce_vfio_user::CloseReason;
 use ferroce_vfio_user::client::{Client, ClientError, ClientOptions};
 use ferroce_vfio_user::device::{BarArea, DeviceError, DmaMessages};
@@ -318,6 +320,20 @@ fn memory_without_descriptor_is_reached_by_messages() {
     served
         .device
         .wait("posted DMA", |s| s.dma_result == Some(Ok(read)));
+    // From another thread, while the one that serves the client is kept by the device and commands queue up.
+    client
+        .bar_write(0, BAR0_DMA_ELSEWHERE, &0x100200u64.to_le_bytes())
+        .unwrap();
+    for i in 0..100u32 {
+        client.bar_write(0, 0, &i.to_le_bytes()).unwrap();
+    }
+    let mut last = [0; 4];
+    client.bar_read(0, 0, &mut last).unwrap();
+    assert_eq!(last, 99u32.to_le_bytes());
+    assert_eq!(
+        served.device.state.lock().unwrap().dma_result.take(),
+        Some(Ok(read))
+    );
     // From another thread, in several messages.
     let host = served.device.state.lock().unwrap().host.clone().unwrap();
     let mut all = vec![0; 0x10000];

@@ -1,21 +1,55 @@
-//! Clients that are killed, one after the other (case V08). Alone in its process, since it counts descriptors.
+//! Clients that are killed, one after the other (case V08), and servers that are. In a process of their
+//! own, since they count descriptors, under a lock, since both count or open some.
 
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
-use common::{Served, event, memfd, open_fds};
-use ferroce_vfio_user::client::{Client, ClientOptions};
+use common::{FakeDevice, Served, event, memfd, open_fds};
+use ferroce_vfio_user::CloseReason;
+use ferroce_vfio_user::client::{Client, ClientError, ClientOptions};
+use ferroce_vfio_user::server::{Server, StopHandle};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-const SOCKET: &str = "FERROCE_TEST_SOCKET";
+/// Tells a process that it is the client, or the server, and where the socket is.
+const CLIENT_SOCKET: &str = "FERROCE_TEST_CLIENT_SOCKET";
+const SERVER_SOCKET: &str = "FERROCE_TEST_SERVER_SOCKET";
 const READY: &str = "the device is in use";
+
+/// Starts this binary again as one of the processes below, and waits until it says that it is ready.
+fn start(test: &str, variable: &str, path: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(variable, path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(
+        lines.map_while(Result::ok).any(|line| line == READY),
+        "{test} works"
+    );
+    child
+}
+
+/// Held by each test: one counts descriptors, the other opens some.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn is_a_child() -> bool {
+    std::env::var(CLIENT_SOCKET).is_ok() || std::env::var(SERVER_SOCKET).is_ok()
+}
 
 /// The client's process: uses the device until it is killed. Does nothing when run as a test.
 #[test]
 fn client_process() {
-    let Ok(path) = std::env::var(SOCKET) else { return };
+    let Ok(path) = std::env::var(CLIENT_SOCKET) else {
+        return;
+    };
     let client = Client::connect(path, ClientOptions::default()).unwrap();
     let events: Vec<_> = (0..8).map(|_| event()).collect();
     client
@@ -39,24 +73,14 @@ fn client_process() {
 
 #[test]
 fn fifty_killed_clients_leave_nothing_behind() {
-    if std::env::var(SOCKET).is_ok() {
+    if is_a_child() {
         return;
     }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let served = Served::new(8);
     let mut fds_after_first = None;
     for round in 1..=50 {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "client_process", "--nocapture"])
-            .env(SOCKET, &served.path)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        assert!(
-            lines.map_while(Result::ok).any(|line| line == READY),
-            "the client works in round {round}"
-        );
+        let mut child = start("client_process", CLIENT_SOCKET, &served.path);
         served.device.wait("use", |s| s.bar0[0] == 0xaa);
         {
             let state = served.device.state.lock().unwrap();
@@ -78,5 +102,47 @@ fn fifty_killed_clients_leave_nothing_behind() {
             *fds_after_first.get_or_insert(open_fds()),
             "descriptors in round {round}"
         );
+    }
+}
+
+/// The server's process: serves until it is killed. Does nothing when run as a test.
+#[test]
+fn server_process() {
+    let Ok(path) = std::env::var(SERVER_SOCKET) else {
+        return;
+    };
+    let server = Server::bind(path).unwrap();
+    writeln!(std::io::stderr(), "{READY}").unwrap();
+    server
+        .serve(FakeDevice::new(1), &StopHandle::new().unwrap())
+        .unwrap();
+}
+
+#[test]
+fn killed_server_is_noticed_and_replaced() {
+    if is_a_child() {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nic.sock");
+    for _ in 0..3 {
+        // The file that the one before left is in the way only if somebody listens there.
+        let mut server = start("server_process", SERVER_SOCKET, &path);
+        let client = Client::connect(&path, ClientOptions::default()).unwrap();
+        client.reset().unwrap();
+        assert_eq!(client.gone(), None);
+        server.kill().unwrap();
+        server.wait().unwrap();
+        let gone = client.gone_fd();
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        assert_eq!(poll(&mut [PollFd::new(&gone, PollFlags::IN)], Some(&now)), Ok(1));
+        assert_eq!(client.gone(), Some(CloseReason::PeerClosed));
+        assert!(client.bar_read(0, 0, &mut [0; 4]).unwrap_err().is_gone());
+        let e = Client::connect(&path, ClientOptions::default()).unwrap_err();
+        assert!(matches!(e, ClientError::StaleSocket { .. }), "{e}");
     }
 }

@@ -21,6 +21,8 @@ pub const BAR0_SIZE: u64 = 0x4000;
 pub const BAR0_FIRE: u64 = 0x3000;
 /// Writing an IOVA here makes the device read 8 bytes there by messages and write them, plus one, 8 bytes on.
 pub const BAR0_DMA: u64 = 0x3008;
+/// The same from another thread, while the one that serves the client waits for it.
+pub const BAR0_DMA_ELSEWHERE: u64 = 0x3010;
 
 #[derive(Default)]
 pub struct State {
@@ -139,12 +141,18 @@ impl PciDevice for FakeDevice {
         {
             rustix::io::write(fd, &1u64.to_ne_bytes()).map_err(|e| DeviceError::os("eventfd", e))?;
         }
-        if offset == BAR0_DMA
+        if (offset == BAR0_DMA || offset == BAR0_DMA_ELSEWHERE)
             && let Some(host) = state.host.clone()
         {
             drop(state);
             let iova = u64::from_le_bytes(data.try_into().expect("8 bytes"));
-            let result = Self::message_dma(&*host, iova).map_err(|e| e.to_string());
+            let dma = move || Self::message_dma(&*host, iova);
+            let result = if offset == BAR0_DMA {
+                dma()
+            } else {
+                std::thread::spawn(dma).join().unwrap()
+            };
+            let result = result.map_err(|e| e.to_string());
             state = self.state.lock().unwrap();
             state.dma_result = Some(result);
         }
