@@ -25,6 +25,8 @@ pub struct Destroy {
     pub memory: Vec<Arc<DmaBuffer>>,
     /// What must not go before (parents, registrations); dropped afterwards, whether the commands succeeded or not.
     pub keep: Option<Box<dyn Any + Send>>,
+    /// Told whether firmware destroyed the object, before `keep` is dropped.
+    pub done: Option<Box<dyn FnOnce(bool) + Send>>,
 }
 
 impl std::fmt::Debug for Destroy {
@@ -82,21 +84,24 @@ impl Reaper {
 
     /// Destroys all that waits, in the order in which it came.
     pub(crate) fn run(&self, hca: &Hca) {
-        let _working = lock(&self.working);
         loop {
-            // Not in the loop's condition: the lock would be held through the body.
+            let working = lock(&self.working);
             let next = lock(&self.queue).pop_front();
             let Some(destroy) = next else { return };
-            self.destroy(hca, destroy);
+            let keep = self.destroy(hca, destroy);
+            // What is kept may be the last holder of the context, whose end runs us again.
+            drop(working);
+            drop(keep);
         }
     }
 
-    fn destroy(&self, hca: &Hca, destroy: Destroy) {
+    fn destroy(&self, hca: &Hca, destroy: Destroy) -> Option<Box<dyn Any + Send>> {
         let Destroy {
             what,
             commands,
             memory,
             keep,
+            done,
         } = destroy;
         let mut result: Result<(), CommandError> = Ok(());
         for input in &commands {
@@ -104,6 +109,9 @@ impl Reaper {
                 log::debug!("{what}: {error}");
             }
             result = hca.exec_raw(input, &mut [0; 16]);
+        }
+        if let Some(done) = done {
+            done(result.is_ok());
         }
         match result {
             Ok(()) => {
@@ -116,7 +124,7 @@ impl Reaper {
                 lock(&self.kept).extend(memory);
             }
         }
-        drop(keep);
+        keep
     }
 
     /// The function was reset, so that the device no longer knows of the kept memory.

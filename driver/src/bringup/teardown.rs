@@ -25,27 +25,31 @@ pub(crate) fn tear_down(hca: &Hca, progress: &mut Progress) -> Teardown {
         None => orderly(hca, progress),
     };
     let failure = result.err();
-    let mut reset = false;
-    if failure.is_some() {
-        hca.fail(DeviceFailure::Unresponsive);
-        reset = match hca.function().reset() {
-            Ok(()) => true,
-            Err(error) => {
-                log::warn!("{} was not reset: {error}", hca.function().address());
-                false
-            }
-        };
-        if progress.interrupts && !matches!(hca.failure(), Some(DeviceFailure::Gone(_))) {
-            let _ = eqs::clear_interrupts(hca);
-        }
+    // A command that was never answered may yet be carried out, whatever was answered after it.
+    let orderly = failure.is_none() && hca.cmdq().counters().leaked_slots == 0;
+    let reset = !orderly && reset(hca);
+    if failure.is_some() && progress.interrupts && !matches!(hca.failure(), Some(DeviceFailure::Gone(_))) {
+        let _ = eqs::clear_interrupts(hca);
     }
     registers::bus_master(hca.function(), false);
-    if reset {
+    if orderly || reset {
+        // Firmware knows of nothing any more.
         hca.reaper().free_kept();
-    } else if failure.is_some() {
+    } else {
         hca.keep_memory();
     }
     Teardown { failure, reset }
+}
+
+fn reset(hca: &Hca) -> bool {
+    hca.fail(DeviceFailure::Unresponsive);
+    match hca.function().reset() {
+        Ok(()) => true,
+        Err(error) => {
+            log::warn!("{} was not reset: {error}", hca.function().address());
+            false
+        }
+    }
 }
 
 fn orderly(hca: &Hca, progress: &mut Progress) -> Stepped<()> {

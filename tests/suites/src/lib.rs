@@ -1,1 +1,5 @@
-//! placeholder
+//! Test suites of ferroce: the driver on the device model, models on a bad wire, captures of real machines.
+//!
+//! The tests themselves are in `tests/`; here is what several of them use.
+
+pub mod fake;
