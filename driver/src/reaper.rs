@@ -88,14 +88,14 @@ impl Reaper {
             let working = lock(&self.working);
             let next = lock(&self.queue).pop_front();
             let Some(destroy) = next else { return };
-            let keep = self.destroy(hca, destroy);
-            // What is kept may be the last holder of the context, whose end runs us again.
+            let after = self.destroy(hca, destroy);
+            // Either may hand us more, and what is kept may be the last holder of the context, whose end runs us too.
             drop(working);
-            drop(keep);
+            after.settle();
         }
     }
 
-    fn destroy(&self, hca: &Hca, destroy: Destroy) -> Option<Box<dyn Any + Send>> {
+    fn destroy(&self, hca: &Hca, destroy: Destroy) -> After {
         let Destroy {
             what,
             commands,
@@ -110,9 +110,7 @@ impl Reaper {
             }
             result = hca.exec_raw(input, &mut [0; 16]);
         }
-        if let Some(done) = done {
-            done(result.is_ok());
-        }
+        let destroyed = result.is_ok();
         match result {
             Ok(()) => {
                 self.destroyed.fetch_add(1, Ordering::Relaxed);
@@ -124,12 +122,32 @@ impl Reaper {
                 lock(&self.kept).extend(memory);
             }
         }
-        keep
+        After {
+            destroyed,
+            done,
+            keep,
+        }
     }
 
     /// The function was reset, so that the device no longer knows of the kept memory.
     pub(crate) fn free_kept(&self) {
         let kept = std::mem::take(&mut *lock(&self.kept));
         kept.iter().for_each(|buffer| buffer.free_on_drop());
+    }
+}
+
+/// What happens once an object's commands were answered.
+struct After {
+    destroyed: bool,
+    done: Option<Box<dyn FnOnce(bool) + Send>>,
+    keep: Option<Box<dyn Any + Send>>,
+}
+
+impl After {
+    fn settle(self) {
+        if let Some(done) = self.done {
+            done(self.destroyed);
+        }
+        drop(self.keep);
     }
 }
