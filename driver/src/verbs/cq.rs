@@ -327,6 +327,7 @@ impl Drop for CqShared {
             commands,
             memory,
             keep: None,
+            done: None,
         });
     }
 }

@@ -173,6 +173,7 @@ impl Drop for LocalInner {
             commands,
             memory: Vec::new(),
             keep,
+            done: None,
         });
     }
 }

@@ -249,6 +249,7 @@ impl Drop for Mr {
             commands,
             memory,
             keep: None,
+            done: None,
         });
     }
 }

@@ -96,6 +96,7 @@ impl Drop for PdInner {
             commands,
             memory: Vec::new(),
             keep: None,
+            done: None,
         });
     }
 }

@@ -449,6 +449,7 @@ impl Drop for Qp {
             commands,
             memory,
             keep: None,
+            done: None,
         });
         self.detach();
     }
