@@ -6,101 +6,33 @@
 //!     └─ held by every PD, MR, CQ, QP: the device is shut down after the last of them
 //! ```
 
+mod events;
+mod facts;
+mod service;
+
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ferroce_firmware_iface::command::Command;
 
-use crate::bringup::{self, Device, Progress, create_completion_eq, tear_down};
+pub use facts::{Adapter, CloseReport, ContextCounters, FirmwareVersion};
+use service::Service;
+
+use crate::bringup::{self, Device, Progress, tear_down};
 use crate::caps::Caps;
-use crate::cmdq::{CommandCounters, lock};
+use crate::cmdq::lock;
 pub use crate::config::OpenConfig;
-use crate::eq::{EventVector, Waited};
 use crate::error::{CloseError, CommandError, DeviceFailure, OpenError, Step, StepError};
-use crate::events::{AsyncEvent, CompCounter, Handler, Object};
 use crate::function::PciFunction;
 use crate::gid::{GidEntry, GidTable};
 use crate::hca::Hca;
 use crate::health::HealthReport;
 use crate::mem::DmaSpace;
-use crate::pages::PageCounters;
 use crate::port::{self, PortAttributes};
-use crate::reaper::{Destroy, Reaper, ReaperCounters};
+use crate::reaper::Destroy;
 use crate::uar::Uar;
-
-/// How often the service thread reads the health buffer. Source: Linux mlx5.
-const HEALTH_POLL: Duration = Duration::from_secs(2);
-/// How often the idle service thread looks for what it was not told of.
-const SERVICE_RECHECK: Duration = Duration::from_secs(1);
-
-/// Version of a NIC's firmware.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FirmwareVersion {
-    /// The family's number: 12 for ConnectX-4, 14 for 4 Lx, 16 for 5, 20 for 6, 22 for 6 Dx.
-    pub major: u16,
-    /// Minor.
-    pub minor: u16,
-    /// Subminor.
-    pub subminor: u16,
-}
-
-impl fmt::Display for FirmwareVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{:04}", self.major, self.minor, self.subminor)
-    }
-}
-
-/// What QUERY_ADAPTER says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Adapter {
-    /// The manufacturer's IEEE company id (24 bits).
-    pub ieee_vendor_id: u32,
-    /// PCI vendor id of the adapter's maker.
-    pub vsd_vendor_id: u16,
-    /// Parameter-set id: which board it is, as firmware updates need to know.
-    pub psid: String,
-}
-
-/// What happened since the device was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct ContextCounters {
-    /// Firmware commands.
-    pub commands: CommandCounters,
-    /// Firmware's pages.
-    pub pages: PageCounters,
-    /// Objects that were dropped.
-    pub reaper: ReaperCounters,
-    /// Events that went since nobody read them.
-    pub events_lost: u64,
-    /// Completion events that named no CQ of ours.
-    pub unknown_cqns: u64,
-    /// Events of types that the PRM does not have.
-    pub unknown_events: u64,
-}
-
-/// What shutting a device down did.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct CloseReport {
-    /// Pages that firmware was given in all.
-    pub pages_given: u64,
-    /// Pages that it gave back in all.
-    pub pages_reclaimed: u64,
-    /// Pages that it never gave back.
-    pub pages_lost: u64,
-    /// Commands of the whole session.
-    pub commands: CommandCounters,
-    /// Objects that firmware did not destroy.
-    pub objects_failed: u64,
-    /// The function was reset since a step of the teardown failed.
-    pub reset: bool,
-}
 
 /// An open NIC.
 ///
@@ -382,151 +314,6 @@ impl Context {
         }
     }
 
-    // Completion vectors.
-
-    /// Completion vectors that CQs can be spread over.
-    #[must_use]
-    pub fn completion_vectors(&self) -> usize {
-        self.completion_eqns.len()
-    }
-
-    /// The event queue of a completion vector, for a CQ's context. It is created when it is first asked for.
-    ///
-    /// # Errors
-    ///
-    /// There is no such vector, or CREATE_EQ failed.
-    pub fn comp_eqn(&self, vector: usize) -> Result<u8, StepError> {
-        let Some(slot) = self.completion_eqns.get(vector) else {
-            let limit = format!("below {}", self.completion_eqns.len());
-            return Err(StepError::Value {
-                what: "completion vector",
-                value: vector as u64,
-                limit,
-            });
-        };
-        let mut eqn = lock(slot);
-        if let Some(eqn) = *eqn {
-            return Ok(eqn);
-        }
-        let index = self.msix_index(vector);
-        let created = create_completion_eq(
-            &self.hca,
-            &self.uar,
-            &self.caps,
-            index,
-            self.completion_eq_log_size,
-        )?;
-        *eqn = Some(created);
-        Ok(created)
-    }
-
-    fn msix_index(&self, vector: usize) -> usize {
-        if self.hca.vectors().len() == 1 {
-            0
-        } else {
-            vector + 1
-        }
-    }
-
-    fn vector(&self, vector: usize) -> Option<&EventVector> {
-        self.hca.vectors().get(self.msix_index(vector))
-    }
-
-    /// Waits until `counter` is no longer at `seen`: whether it is, or the deadline came first.
-    ///
-    /// To wait for a CQ without missing a completion: read the counter, arm the CQ, poll it once more, then wait.
-    ///
-    /// # Errors
-    ///
-    /// The device can't be used any more.
-    pub fn wait_completion(
-        &self,
-        vector: usize,
-        counter: &CompCounter,
-        seen: u64,
-        deadline: Option<Instant>,
-    ) -> Result<bool, DeviceFailure> {
-        let Some(vector) = self.vector(vector) else {
-            return Ok(false);
-        };
-        let waited = vector.wait(&self.hca, deadline, &mut || counter.count() != seen);
-        self.waited(waited)
-    }
-
-    fn waited(&self, waited: Waited) -> Result<bool, DeviceFailure> {
-        match waited {
-            Waited::Ready => Ok(true),
-            Waited::Deadline => Ok(false),
-            Waited::Dead => Err(self.hca.failure().cloned().unwrap_or(DeviceFailure::Unresponsive)),
-        }
-    }
-
-    /// What becomes readable when a completion vector has events, for the program's own event loop. Not to be read from:
-    /// [`Context::poll_completion_events`] takes the events in and asks for the next.
-    #[must_use]
-    pub fn completion_fd(&self, vector: usize) -> Option<BorrowedFd<'_>> {
-        self.vector(vector).map(EventVector::eventfd)
-    }
-
-    /// Takes a completion vector's events in without waiting; whether there were any.
-    pub fn poll_completion_events(&self, vector: usize) -> bool {
-        self.vector(vector).is_some_and(|vector| vector.poll(&self.hca))
-    }
-
-    // Asynchronous events.
-
-    /// The next asynchronous event, if there is one.
-    #[must_use]
-    pub fn next_event(&self) -> Option<AsyncEvent> {
-        self.hca.events().next()
-    }
-
-    /// Waits for an asynchronous event until the deadline.
-    #[must_use]
-    pub fn wait_event(&self, deadline: Instant) -> Option<AsyncEvent> {
-        let events = self.hca.events();
-        if let Some(vector) = self.hca.vectors().first() {
-            vector.wait(&self.hca, Some(deadline), &mut || !events.is_empty());
-        }
-        events.next()
-    }
-
-    /// What is readable while asynchronous events wait, for the program's own event loop. Not to be read from.
-    #[must_use]
-    pub fn events_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.hca.events().fd()
-    }
-
-    /// Takes asynchronous events in, answers page requests and destroys what was dropped, without waiting for events. For
-    /// programs without a service thread.
-    pub fn process_events(&self) {
-        if let Some(vector) = self.hca.vectors().first() {
-            vector.poll(&self.hca);
-        }
-        self.hca.reaper().run(&self.hca);
-    }
-
-    /// Calls `handler` for each event of an object, in the thread that takes events in.
-    pub fn handle_events(&self, object: Object, handler: Handler) {
-        self.hca.events().handle(object, handler);
-    }
-
-    /// Forgets an object's handler.
-    pub fn forget_events(&self, object: Object) {
-        self.hca.events().forget(object);
-    }
-
-    /// Starts to count a CQ's completion events.
-    #[must_use]
-    pub fn count_completions(&self, cqn: u32) -> CompCounter {
-        self.hca.events().count_completions(cqn)
-    }
-
-    /// Stops counting a CQ's completion events.
-    pub fn forget_completions(&self, cqn: u32) {
-        self.hca.events().forget_completions(cqn);
-    }
-
     /// Where a `Drop` leaves what firmware has to destroy.
     #[must_use]
     pub fn reaper(&self) -> ReaperHandle<'_> {
@@ -560,57 +347,6 @@ impl ReaperHandle<'_> {
         match hca.vectors().first() {
             Some(vector) if self.0.has_service() => vector.wake(),
             _ => hca.reaper().run(hca),
-        }
-    }
-}
-
-/// The thread that is there when no other is.
-#[derive(Debug)]
-struct Service {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Service {
-    fn start(hca: Arc<Hca>) -> std::io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("ferroce-events".into())
-            .spawn(move || serve(&hca, &stopped))?;
-        Ok(Self { stop, thread })
-    }
-
-    fn stop(self, hca: &Hca) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(vector) = hca.vectors().first() {
-            vector.wake();
-        }
-        // The last object may have gone in the service thread itself, which then ends on its own.
-        if self.thread.thread().id() != std::thread::current().id() && self.thread.join().is_err() {
-            log::error!("the service thread of {} panicked", hca.function().address());
-        }
-    }
-}
-
-fn serve(hca: &Hca, stop: &AtomicBool) {
-    let Some(vector) = hca.vectors().first() else {
-        return;
-    };
-    let mut next_health = Instant::now() + HEALTH_POLL;
-    let reaper: &Reaper = hca.reaper();
-    while !stop.load(Ordering::Acquire) {
-        reaper.run(hca);
-        if Instant::now() >= next_health {
-            hca.poll_health();
-            next_health = Instant::now() + HEALTH_POLL;
-        }
-        let mut ready = || stop.load(Ordering::Acquire) || !reaper.is_idle();
-        let waited = vector.wait_rechecking(hca, Some(next_health), SERVICE_RECHECK, &mut ready);
-        if waited == Waited::Dead {
-            // Nothing more will happen; what is dropped from now on is kept by whoever closes.
-            reaper.run(hca);
-            return;
         }
     }
 }
