@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, Weak};
 
 use ferroce_vfio_user::device::{DeviceError, DmaFd, DmaMap, DmaMessages, Sealing};
@@ -33,6 +34,9 @@ use slice::{Backing, Region};
 pub const MAX_MAPS: u32 = 65_535;
 /// Most files that are mapped at a time, well below the kernel's own limit on mappings of a process.
 pub const MAX_FILES: usize = 16_384;
+/// Most address space of this process that the mapped files take together, in bytes: a quarter of what an
+/// x86-64 process has, so that a host with huge sparse files does not starve the rest of it.
+pub const MAX_MAPPED_BYTES: u64 = 32 << 40;
 /// Events kept in the log of maps.
 const LOG_EVENTS: usize = 4096;
 
@@ -177,6 +181,8 @@ pub struct HostMemory {
     /// The region found last: descriptors of one queue lie together.
     last: RefCell<Option<Arc<Region>>>,
     files: HashMap<FileKey, Weak<FileMap>>,
+    /// Address space taken by the mappings that are alive, also those that only slices hold.
+    file_bytes: Arc<AtomicU64>,
     messages: Option<Arc<dyn DmaMessages>>,
     counters: MapCounters,
     log: VecDeque<MapEvent>,
@@ -456,7 +462,14 @@ impl HostMemory {
                 });
             }
         }
-        let map = FileMap::new(&file, meta.len(), writable).map_err(os("mmap of the DMA file"))?;
+        let taken = self.file_bytes.load(Ordering::Relaxed);
+        if meta.len() > MAX_MAPPED_BYTES - taken.min(MAX_MAPPED_BYTES) {
+            return Err(DeviceError::Unsupported {
+                what: "more than 32 TiB of DMA memory in files",
+            });
+        }
+        let map = FileMap::new(&file, meta.len(), writable, &self.file_bytes)
+            .map_err(os("mmap of the DMA file"))?;
         let map = Arc::new(map);
         self.counters.files_mapped += 1;
         self.files.insert(key, Arc::downgrade(&map));

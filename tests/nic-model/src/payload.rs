@@ -59,6 +59,17 @@ impl Segment {
             Segment::Host(slice) => slice.copy_to(at, out),
         }
     }
+
+    fn append_to(&self, at: usize, len: usize, out: &mut Vec<u8>) -> Result<(), HostError> {
+        match self {
+            Segment::Owned { bytes, range } => {
+                let from = range.start + at;
+                out.extend_from_slice(&bytes[from..from + len]);
+                Ok(())
+            }
+            Segment::Host(slice) => slice.append_to(at, len, out),
+        }
+    }
 }
 
 impl Payload {
@@ -174,8 +185,10 @@ impl Payload {
     /// # Errors
     /// What host memory refuses; never when [`Payload::is_owned`].
     pub fn to_vec(&self) -> Result<Vec<u8>, HostError> {
-        let mut out = vec![0; self.len];
-        self.copy_to(0, &mut out)?;
+        let mut out = Vec::with_capacity(self.len);
+        for s in &self.segments {
+            s.append_to(0, s.len(), &mut out)?;
+        }
         Ok(out)
     }
 
@@ -239,14 +252,15 @@ impl Payload {
             }
             return Ok(self.clone());
         }
-        let mut out = vec![0; self.len];
-        let mut at = 0;
-        while at < self.len {
-            let n = CHUNK.min(self.len - at);
-            let chunk = &mut out[at..at + n];
-            self.copy_to(at, chunk)?;
-            crc.update(chunk);
-            at += n;
+        let mut out = Vec::with_capacity(self.len);
+        for s in &self.segments {
+            let mut at = 0;
+            while at < s.len() {
+                let n = CHUNK.min(s.len() - at);
+                s.append_to(at, n, &mut out)?;
+                crc.update(&out[out.len() - n..]);
+                at += n;
+            }
         }
         Ok(Payload::from_vec(out))
     }

@@ -42,6 +42,8 @@ impl Psn {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -52,5 +54,32 @@ mod tests {
         assert_eq!(last.diff(last.add(3)), -3);
         assert_eq!(Psn::default().sub(1), last);
         assert_eq!(Psn::from_low_bits(0x80_0000).diff(Psn::default()), -0x80_0000);
+    }
+
+    proptest! {
+        #[test]
+        fn moving_and_measuring_agree(start in any::<u32>(), n in 0u32..1 << 23) {
+            let start = Psn::from_low_bits(start);
+            prop_assert_eq!(start.add(n).sub(n), start);
+            prop_assert_eq!(start.add(n).diff(start), n as i32);
+            prop_assert_eq!(start.sub(n).diff(start), -(n as i32));
+            prop_assert!(start.add(n).get() < 1 << BITS);
+        }
+
+        #[test]
+        fn moves_add_up_modulo_2_to_24(start in any::<u32>(), a in any::<u32>(), b in any::<u32>()) {
+            let start = Psn::from_low_bits(start);
+            prop_assert_eq!(start.add(a).add(b), start.add(a.wrapping_add(b)));
+            prop_assert_eq!(start.add(a).sub(b), start.sub(b).add(a));
+            prop_assert_eq!(start.add(1 << BITS), start);
+        }
+
+        #[test]
+        fn distance_is_the_shorter_way_round(a in any::<u32>(), b in any::<u32>()) {
+            let (a, b) = (Psn::from_low_bits(a), Psn::from_low_bits(b));
+            let distance = a.diff(b);
+            prop_assert!((-(1 << 23)..1 << 23).contains(&distance));
+            prop_assert_eq!(b.add(distance as u32), a);
+        }
     }
 }

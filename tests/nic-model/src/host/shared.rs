@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// A whole file mapped shared.
@@ -28,6 +29,8 @@ pub(super) struct FileMap {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// What all mappings of one host take together; this one's length is in it.
+    total: Arc<AtomicU64>,
 }
 
 // SAFETY: the mapping is memory that other processes change anyway; all accesses go through volatile or
@@ -40,7 +43,8 @@ impl FileMap {
     /// Maps the first `len` bytes of `file`, which should not be able to shrink below that (the caller has
     /// asked [`DmaFd::check`](ferroce_vfio_user::device::DmaFd::check)): access to pages that a file has lost
     /// is not undefined, but ends the process by SIGBUS.
-    pub fn new(file: &File, len: u64, writable: bool) -> io::Result<FileMap> {
+    pub fn new(file: &File, len: u64, writable: bool, total: &Arc<AtomicU64>) -> io::Result<FileMap> {
+        let len_bytes = len;
         let len = usize::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         let prot = if writable {
             libc::PROT_READ | libc::PROT_WRITE
@@ -66,7 +70,13 @@ impl FileMap {
         // SAFETY: exactly the range that was mapped above. The advice only keeps the memory out of children;
         // its failure changes nothing here.
         unsafe { libc::madvise(addr, len, libc::MADV_DONTFORK) };
-        Ok(FileMap { base, len, writable })
+        total.fetch_add(len_bytes, Ordering::Relaxed);
+        Ok(FileMap {
+            base,
+            len,
+            writable,
+            total: Arc::clone(total),
+        })
     }
 
     /// Length of the mapping in bytes.
@@ -96,6 +106,20 @@ impl FileMap {
         let src = self.span(offset, out.len())?;
         // SAFETY: `src` is valid for reads of `out.len()` bytes by `span`; `out` is ours alone.
         unsafe { copy(out.as_mut_ptr(), src, out.len()) };
+        Some(())
+    }
+
+    /// Appends `len` bytes to `out`; `None`, and nothing appended, when they are not all inside.
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> Option<()> {
+        let src = self.span(offset, len)?;
+        out.reserve(len);
+        let spare = out.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `src` is valid for reads of `len` bytes by `span`; `reserve` has made room for `len` bytes,
+        // which are ours alone and are all written before they count as initialized.
+        unsafe {
+            copy(spare, src, len);
+            out.set_len(out.len() + len);
+        }
         Some(())
     }
 
@@ -177,6 +201,7 @@ impl Drop for FileMap {
         // SAFETY: by the invariant this is a whole mapping of ours, and nobody holds a pointer into it, since
         // none is ever handed out.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        self.total.fetch_sub(self.len as u64, Ordering::Relaxed);
     }
 }
 

@@ -84,6 +84,20 @@ impl Region {
         })
     }
 
+    pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), HostError> {
+        self.check(Access::Read)?;
+        self.with_live(|| match &self.backing {
+            Backing::File { map, offset: base } => file_offset(*base, offset)
+                .and_then(|at| map.append_to(at, len, out))
+                .ok_or_else(|| self.unmapped(offset, len as u64)),
+            Backing::Messages(link) => {
+                let start = out.len();
+                out.resize(start + len, 0);
+                Ok(messages(link, self)?.read(self.iova + offset, &mut out[start..])?)
+            }
+        })
+    }
+
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), HostError> {
         self.check(Access::Write)?;
         self.with_live(|| match &self.backing {
@@ -180,6 +194,15 @@ impl HostSlice {
     pub fn copy_to(&self, at: usize, out: &mut [u8]) -> Result<(), HostError> {
         self.inside(at, out.len())?;
         self.region.read(self.offset + at as u64, out)
+    }
+
+    /// Appends `len` bytes from `at` on to `out`.
+    ///
+    /// # Errors
+    /// As for [`HostSlice::copy_to`]; what `out` holds behind its old end is unspecified then.
+    pub fn append_to(&self, at: usize, len: usize, out: &mut Vec<u8>) -> Result<(), HostError> {
+        self.inside(at, len)?;
+        self.region.append_to(self.offset + at as u64, len, out)
     }
 
     /// Copies `bytes` into host memory from `at` on.

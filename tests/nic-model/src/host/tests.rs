@@ -185,6 +185,23 @@ fn a_slice_of_unmapped_memory_fails_and_harms_nothing() {
 }
 
 #[test]
+fn huge_sparse_files_do_not_take_the_whole_address_space() {
+    let mut host = HostMemory::new();
+    let mut maps = 0;
+    while maps < 10 {
+        // A memfd takes no memory until it is written.
+        let fd = memfd(8 << 40);
+        if host.map(part(&fd, maps * PAGE, PAGE, 0)).is_err() {
+            break;
+        }
+        maps += 1;
+    }
+    assert_eq!(maps, 4);
+    host.unmap(0, PAGE).unwrap();
+    host.map(part(&memfd(8 << 40), 0, PAGE, 0)).unwrap();
+}
+
+#[test]
 fn rights_of_a_map_are_kept() {
     let mut host = HostMemory::new();
     let mut map = part(&memfd(PAGE), 0, PAGE, 0);
