@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ferroce_vfio_user::device::{DeviceError, DmaFd, DmaMap, PciDevice, Sealing, check_dma_fd};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    CONFIG_SPACE_BYTES, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, PciFunction,
-    check_range, check_vectors,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages,
+    PciFunction, check_range, check_vectors, readable, set_command,
 };
 use crate::mem::{SharedMapping, map_fd};
 use crate::mmio::{BarAccess, MappedArea, Mmio};
@@ -89,9 +89,11 @@ impl InProcess {
             .map_err(|e| FunctionError::io("duplicating an eventfd", e))?;
         match function.device.set_request_notifier(Some(notifier)) {
             // A device that never asks is as good.
-            Ok(()) | Err(DeviceError::Unsupported { .. }) => Ok(function),
-            Err(error) => Err(function.error("setting the request notifier", error)),
+            Ok(()) | Err(DeviceError::Unsupported { .. }) => {}
+            Err(error) => return Err(function.error("setting the request notifier", error)),
         }
+        set_command(&function, Command::Own)?;
+        Ok(function)
     }
 
     fn error(&self, what: &'static str, source: DeviceError) -> FunctionError {
@@ -246,7 +248,8 @@ impl PciFunction for InProcess {
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
-        self.device.reset().map_err(|e| self.error("function reset", e))
+        self.device.reset().map_err(|e| self.error("function reset", e))?;
+        set_command(self, Command::Own)
     }
 
     fn gone(&self) -> Option<GoneReason> {
@@ -260,23 +263,11 @@ impl PciFunction for InProcess {
 
 impl Drop for InProcess {
     fn drop(&mut self) {
+        if let Err(error) = set_command(self, Command::LetGo) {
+            log::debug!("{}: bus mastering stays on: {error}", self.address);
+        }
         self.device.detached();
     }
-}
-
-/// Whether a descriptor is readable now.
-pub(super) fn readable(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    matches!(
-        poll(
-            &mut fds,
-            Some(&Timespec {
-                tv_sec: 0,
-                tv_nsec: 0
-            })
-        ),
-        Ok(1)
-    )
 }
 
 #[cfg(test)]
@@ -459,8 +450,18 @@ mod tests {
         assert!(function.config_write(u16::MAX, &id).is_err());
         function.reset().expect("resets");
         assert_eq!(device.resets.load(SeqCst), 1);
+        let command = || {
+            let config = device.config.lock().unwrap();
+            u16::from_le_bytes([config[4], config[5]])
+        };
+        assert_eq!(
+            command() & 0x406,
+            0x406,
+            "decodes memory, is bus master, raises no INTx"
+        );
         drop(function);
         assert!(!device.attached.load(SeqCst));
+        assert_eq!(command() & 4, 0, "bus master only while owned");
     }
 
     use super::super::host_page_size;

@@ -17,6 +17,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod in_process;
+mod vfio;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -28,6 +29,9 @@ use std::sync::Arc;
 pub use address::{FunctionAddress, PciAddress};
 pub use error::{FunctionError, GoneReason};
 pub use in_process::InProcess;
+pub use vfio::Vfio;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::mmio::Mmio;
 
@@ -93,7 +97,7 @@ pub trait PciFunction: Send + Sync + fmt::Debug {
     /// [`FunctionError::NoReset`], or what the way to the function says.
     fn reset(&self) -> Result<(), FunctionError>;
 
-    /// Whether the function is gone, as far as that is known without asking it. Cheap: one `poll` at
+    /// Whether the function is gone, as far as that is known without asking it. Cheap: two `poll`s at
     /// most.
     fn gone(&self) -> Option<GoneReason>;
 
@@ -166,17 +170,60 @@ impl<'a> HostPages<'a> {
 /// # Errors
 /// Why it can't be opened, and what to do: [`FunctionError::NoSuchDevice`], [`FunctionError::NotBound`] and others.
 pub fn open(address: &FunctionAddress) -> Result<Arc<dyn PciFunction>, FunctionError> {
-    let text = address.to_string();
     match address {
-        FunctionAddress::Pci(_) | FunctionAddress::VfioUser(_) => Err(FunctionError::Unusable {
-            address: text,
+        FunctionAddress::Pci(pci) => Ok(Arc::new(Vfio::open(*pci)?)),
+        FunctionAddress::VfioUser(_) => Err(FunctionError::Unusable {
+            address: address.to_string(),
             what: "this way to a device is not built in".into(),
         }),
         FunctionAddress::InProcess(_) => Err(FunctionError::BadAddress {
-            text,
+            text: address.to_string(),
             reason: "an in-process device is handed over as an object; it can't be opened by name",
         }),
     }
+}
+
+/// What a function's PCI command register is to say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Command {
+    /// Decode memory, be bus master (DMA and MSI-X), no INTx.
+    Own,
+    /// No more bus master.
+    LetGo,
+}
+
+/// Sets a function's PCI command register (PCI Local Bus 3.0, 6.2.2).
+fn set_command(function: &dyn PciFunction, command: Command) -> Result<(), FunctionError> {
+    const COMMAND: u16 = 0x04;
+    const MEMORY: u16 = 1 << 1;
+    const BUS_MASTER: u16 = 1 << 2;
+    const NO_INTX: u16 = 1 << 10;
+    let mut bytes = [0; 2];
+    function.config_read(COMMAND, &mut bytes)?;
+    let old = u16::from_le_bytes(bytes);
+    let new = match command {
+        Command::Own => old | MEMORY | BUS_MASTER | NO_INTX,
+        Command::LetGo => old & !BUS_MASTER,
+    };
+    if new != old {
+        function.config_write(COMMAND, &new.to_le_bytes())?;
+    }
+    Ok(())
+}
+
+/// Whether a descriptor is readable now.
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    matches!(
+        poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0
+            })
+        ),
+        Ok(1)
+    )
 }
 
 /// Checks that an access of `len` bytes at `offset` stays within `limit` bytes.
