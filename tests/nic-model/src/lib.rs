@@ -6,14 +6,19 @@
 
 pub mod bar;
 pub mod clock;
+pub mod device;
+pub mod engine;
 pub mod fw;
 pub mod host;
 pub mod link;
+pub mod mkey;
+pub mod nic;
 pub mod objects;
 pub mod payload;
 pub mod pci;
 pub mod profile;
 pub mod psn;
 pub mod rc;
+pub mod runner;
 pub mod trace;
 pub mod wire;

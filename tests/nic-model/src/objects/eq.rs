@@ -40,7 +40,7 @@ pub struct Eq {
 }
 
 impl Eq {
-    /// Decodes a context; its ring is `pas`.
+    /// Decodes a context; `ring` gives the pages for a page shift, an offset and a length.
     ///
     /// # Errors
     /// Sizes that can't be, or too few pages.
@@ -48,8 +48,8 @@ impl Eq {
         eqn: u32,
         context: &Eqc,
         event_bitmask: [u64; 4],
-        pas: &[u8],
         max_log_size: u32,
+        ring: impl FnOnce(u32, u64, u64) -> Result<PageList, ObjectError>,
     ) -> Result<Eq, ObjectError> {
         let log_size = u32::from(context.log_eq_size());
         if log_size > max_log_size {
@@ -61,7 +61,7 @@ impl Eq {
         }
         let page_shift = u32::from(context.log_page_size()) + PAGE_UNIT_SHIFT;
         let offset = u64::from(context.page_offset()) * 64;
-        let ring = PageList::from_pas(pas, page_shift, offset, EQE_BYTES << log_size)?;
+        let ring = ring(page_shift, offset, EQE_BYTES << log_size)?;
         Ok(Eq {
             eqn,
             log_size,

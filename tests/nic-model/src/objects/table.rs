@@ -47,19 +47,33 @@ impl<T> Table<T> {
     ///
     /// New numbers are preferred to freed ones until a quarter of the range was handed out once.
     pub fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> Option<u32> {
+        let made = self.try_insert_with(|number| Ok::<T, std::convert::Infallible>(make(number)));
+        let Ok(number) = made;
+        number
+    }
+
+    /// As [`Table::insert_with`], for an object that may not come to be; the number stays free then.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn try_insert_with<E>(&mut self, make: impl FnOnce(u32) -> Result<T, E>) -> Result<Option<u32>, E> {
         let fresh = self.slots.len() as u32;
         let prefer_fresh =
             fresh < self.limit && (self.free.is_empty() || fresh < (self.limit / 4).min(1 << 12));
-        let slot = if prefer_fresh {
-            self.slots.push(None);
-            fresh
-        } else {
-            self.free.pop_front()?
+        let next_free = if prefer_fresh { Some(fresh) } else { self.free.front().copied() };
+        let Some(slot) = next_free else {
+            return Ok(None);
         };
         let number = self.base + slot;
-        self.slots[slot as usize] = Some(make(number));
+        let object = Some(make(number)?);
+        if prefer_fresh {
+            self.slots.push(object);
+        } else {
+            self.free.pop_front();
+            self.slots[slot as usize] = object;
+        }
         self.used += 1;
-        Some(number)
+        Ok(Some(number))
     }
 
     fn slot(&self, number: u32) -> Option<usize> {

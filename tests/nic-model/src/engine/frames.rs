@@ -1,0 +1,156 @@
+//! Between packets and frames: addressing of what is sent, checks of what arrives.
+
+use super::DataPlane;
+use super::address::{Addresses, Gid, RoceVersion, ipv4_of};
+use crate::clock::Nanos;
+use crate::objects::qp::Service;
+use crate::rc::types::QpState;
+use crate::wire::packet::Packet;
+use crate::wire::{self, Encap, Frame, Icrc, Ipv4, Ipv6, L3, RoceFrame, Udp, Vlan, WireError};
+
+/// Most frames that wait to be sent: a QP's burst for each of many QPs. What exceeds it is dropped as a full
+/// switch would, and the transport sends it again.
+const MAX_QUEUED_FRAMES: usize = 64 * 1024;
+
+impl Addresses {
+    /// The headers before the BTH.
+    pub fn encap(&self) -> Encap {
+        let Addresses { gid, .. } = self;
+        let vlan = gid.vlan.map(|vid| Vlan { vid, pcp: self.priority & 7, dei: false });
+        Encap {
+            dst: self.dmac,
+            src: gid.mac,
+            vlan,
+            l3: self.network(gid),
+        }
+    }
+
+    fn network(&self, gid: &Gid) -> L3 {
+        let udp = Udp { src_port: self.udp_sport, checksum: 0 };
+        let ipv6 = Ipv6 {
+            traffic_class: self.tclass,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+            src: gid.address,
+            dst: self.dgid,
+        };
+        match (gid.version, gid.ipv4) {
+            (RoceVersion::V1, _) => L3::V1(ipv6),
+            (RoceVersion::V2, false) => L3::V2Ipv6(ipv6, udp),
+            (RoceVersion::V2, true) => {
+                let ipv4 = Ipv4 {
+                    tos: self.tclass,
+                    identification: 0,
+                    dont_fragment: true,
+                    ttl: self.hop_limit,
+                    src: ipv4_of(&gid.address),
+                    dst: ipv4_of(&self.dgid),
+                };
+                L3::V2Ipv4(ipv4, udp)
+            }
+        }
+    }
+
+    /// Whether a frame came the way back on this path: same kind of frame, addresses exchanged, same VLAN
+    /// (case G08). A tag with VID 0 only carries a priority.
+    fn is_reverse_of(&self, frame: &Encap) -> bool {
+        let vid = frame.vlan.map(|tag| tag.vid).filter(|vid| *vid != 0);
+        let kind = match frame.l3 {
+            L3::V1(_) => self.gid.version == RoceVersion::V1,
+            L3::V2Ipv4(..) => self.gid.version == RoceVersion::V2 && self.gid.ipv4,
+            L3::V2Ipv6(..) => self.gid.version == RoceVersion::V2 && !self.gid.ipv4,
+        };
+        kind && vid == self.gid.vlan.filter(|vid| *vid != 0)
+            && frame.src_gid() == self.dgid
+            && frame.dst_gid() == self.gid.address
+    }
+}
+
+impl DataPlane {
+    /// Makes a frame of a QP's packet and queues it for the wire, or for ourselves.
+    pub(super) fn send_packet(&mut self, qpn: u32, packet: &Packet) {
+        let Some(path) = self.objects.qps.get(qpn).and_then(|qp| qp.path.as_ref()) else {
+            return;
+        };
+        let frame = match wire::emit(&path.encap, packet, self.icrc) {
+            Ok(frame) => frame,
+            // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
+            Err(error) => {
+                log::debug!("QP {qpn:#x} can't send: {error}");
+                return;
+            }
+        };
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += frame.len() as u64;
+        let own = self.is_own_mac(path.encap.dst);
+        let queue = if own { &mut self.loopback } else { &mut self.outgoing };
+        if queue.len() < MAX_QUEUED_FRAMES {
+            queue.push_back(frame);
+        }
+    }
+
+    /// The next frame for the wire.
+    pub fn take_frame(&mut self) -> Option<Frame> {
+        self.outgoing.pop_front()
+    }
+
+    /// Takes in what the device sent to itself; true when there was something.
+    pub(super) fn receive_loopback(&mut self, now: Nanos) -> bool {
+        let waiting = self.loopback.len();
+        for _ in 0..waiting {
+            let Some(frame) = self.loopback.pop_front() else {
+                break;
+            };
+            self.receive(now, &frame);
+        }
+        waiting != 0
+    }
+
+    /// A frame from the wire.
+    pub fn receive(&mut self, now: Nanos, frame: &Frame) {
+        self.now = now;
+        self.counters.frames_in += 1;
+        self.counters.bytes_in += frame.len() as u64;
+        if !self.port.admin_up || !frame.dst_mac().is_some_and(|mac| self.is_own_mac(mac)) {
+            self.counters.dropped_mac += 1;
+            return;
+        }
+        if !self.port.roce_enabled || !self.bus_master {
+            self.counters.dropped_not_roce += 1;
+            return;
+        }
+        match wire::parse(frame, self.icrc) {
+            Ok(roce) => self.receive_roce(&roce),
+            Err(WireError::NotRoce { .. }) => self.counters.dropped_not_roce += 1,
+            Err(WireError::Icrc { .. }) => self.counters.dropped_icrc += 1,
+            Err(error) => {
+                self.counters.dropped_malformed += 1;
+                log::debug!("malformed RoCE frame dropped: {error}");
+            }
+        }
+    }
+
+    fn receive_roce(&mut self, roce: &RoceFrame) {
+        let qpn = roce.packet.bth.dest_qp;
+        let Some(qp) = self.objects.qps.get(qpn) else {
+            self.counters.dropped_qp += 1;
+            return;
+        };
+        if qp.service != Service::Rc || !matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            self.counters.dropped_qp += 1;
+            return;
+        }
+        if !qp.path.as_ref().is_some_and(|path| path.addresses.is_reverse_of(&roce.encap)) {
+            self.counters.dropped_address += 1;
+            return;
+        }
+        let now = self.now;
+        self.with_transport(qpn, |rc, memory| rc.handle_packet(now, &roce.packet, memory));
+        self.wake(qpn);
+    }
+
+    /// Makes and checks ICRCs, or does neither.
+    pub fn set_icrc(&mut self, icrc: Icrc) {
+        self.icrc = icrc;
+    }
+}

@@ -1,0 +1,657 @@
+//! What commands do: objects are made, moved through their states, queried and destroyed.
+//!
+//! The firmware has checked the command; here is checked what an object needs of others, and that nobody still
+//! refers to what is destroyed. A failed call changes nothing.
+
+use ferroce_firmware_iface::layout::Layout;
+use ferroce_firmware_iface::layouts::{
+    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Srqc, Umem,
+};
+
+use super::DataPlane;
+use super::address::{Gid, Path};
+use super::completion::Completion;
+use super::events::Event;
+use crate::fw::plane::{DmaFault, Event as FirmwareEvent, HostDma, Plane};
+use crate::fw::qp_transition::QpTransition;
+use crate::host;
+use crate::objects::cq::CqState;
+use crate::objects::qp::{ReceiveFrom, Service, prm_state};
+use crate::objects::{Buffer, Cq, Eq, Mkey, ObjectError, PageList, Pd, Qp, Srq, Table, Uar, UmemObject};
+use crate::psn::Psn;
+use crate::rc::RcQp;
+use crate::rc::types::{AtomicMode, QpConfig, QpState};
+
+/// Payload that an RC QP may have unacknowledged: enough for a cable, little enough that a loss is cheap.
+const WINDOW_BYTES: u32 = 256 * 1024;
+
+/// Puts a fallibly built object in a table.
+fn insert<T>(
+    table: &mut Table<T>,
+    object: &'static str,
+    make: impl FnOnce(u32) -> Result<T, ObjectError>,
+) -> Result<u32, ObjectError> {
+    let limit = table.limit();
+    table
+        .try_insert_with(make)?
+        .ok_or(ObjectError::NoResources { object, limit })
+}
+
+fn no_such(object: &'static str, number: u32) -> ObjectError {
+    ObjectError::NoSuch { object, number }
+}
+
+/// Takes an object out unless others refer to it.
+fn remove<T>(
+    table: &mut Table<T>,
+    object: &'static str,
+    number: u32,
+    users: impl FnOnce(&T) -> u32,
+) -> Result<T, ObjectError> {
+    let users = users(table.get(number).ok_or(no_such(object, number))?);
+    if users != 0 {
+        return Err(ObjectError::Busy { object, number, users });
+    }
+    table.remove(number).ok_or(no_such(object, number))
+}
+
+impl DataPlane {
+    fn dma_allowed(&self, fault: DmaFault) -> Result<(), DmaFault> {
+        if self.bus_master {
+            return Ok(());
+        }
+        log::warn!("DMA to {:#x} while bus mastering is off", fault.iova);
+        Err(fault)
+    }
+
+    fn need_uar(&self, uar: u32) -> Result<(), ObjectError> {
+        self.objects.uars.get(uar).map(drop).ok_or(no_such("UAR", uar))
+    }
+
+    fn need_pd(&self, pd: u32) -> Result<(), ObjectError> {
+        self.objects.pds.get(pd).map(drop).ok_or(no_such("PD", pd))
+    }
+
+    fn need_cq(&self, cqn: u32) -> Result<(), ObjectError> {
+        self.objects.cqs.get(cqn).map(drop).ok_or(no_such("CQ", cqn))
+    }
+
+    /// Counts a user more (or less) of a UAR, a PD, a CQ, a umem.
+    fn use_uar(&mut self, uar: u32, change: i32) {
+        if let Some(page) = self.objects.uars.get_mut(uar) {
+            page.users = page.users.saturating_add_signed(change);
+        }
+    }
+
+    fn use_pd(&mut self, pd: u32, change: i32) {
+        if let Some(pd) = self.objects.pds.get_mut(pd) {
+            pd.users = pd.users.saturating_add_signed(change);
+        }
+    }
+
+    fn use_cq(&mut self, cqn: u32, change: i32) {
+        if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+            cq.users = cq.users.saturating_add_signed(change);
+        }
+    }
+
+    fn use_srq(&mut self, srqn: u32, change: i32) {
+        if let Some(srq) = self.objects.srqs.get_mut(srqn) {
+            srq.users = srq.users.saturating_add_signed(change);
+        }
+    }
+
+    /// What a QP refers to.
+    fn use_all_of_qp(&mut self, qp: QpRefs, change: i32) {
+        self.use_uar(qp.uar, change);
+        self.use_pd(qp.pd, change);
+        for cqn in qp.cqns.into_iter().flatten() {
+            self.use_cq(cqn, change);
+        }
+        if let Some(srqn) = qp.srqn {
+            self.use_srq(srqn, change);
+        }
+    }
+
+    /// Creates an SRQ.
+    ///
+    /// # Errors
+    /// As the other create functions.
+    pub fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.need_pd(srqc.pd())?;
+        let pages = self.pages_for(buffer);
+        let srqn = insert(&mut self.objects.srqs, "SRQ", |n| Srq::new(n, srqc, pages))?;
+        self.use_pd(srqc.pd(), 1);
+        Ok(srqn)
+    }
+
+    /// Destroys an SRQ that no QP refers to.
+    ///
+    /// # Errors
+    /// It is not there, or in use.
+    pub fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError> {
+        let srq = remove(&mut self.objects.srqs, "SRQ", srqn, |srq| srq.users)?;
+        self.use_pd(srq.pd, -1);
+        Ok(())
+    }
+
+    /// Sets the limit below which an SRQ raises an event, once.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn arm_srq(&mut self, srqn: u32, limit: u16) -> Result<(), ObjectError> {
+        self.objects.srqs.get_mut(srqn).ok_or(no_such("SRQ", srqn))?.limit = limit;
+        Ok(())
+    }
+
+    /// Fills in an SRQ's context.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError> {
+        let srq = self.objects.srqs.get(srqn).ok_or(no_such("SRQ", srqn))?;
+        *srqc = srq.context.clone();
+        srqc.set_lwm(srq.limit);
+        Ok(())
+    }
+
+    /// Where the pages of a buffer come from, for the `new` functions of objects. The umem is looked up now,
+    /// so that the table of the new object can be borrowed.
+    fn pages_for<'a>(
+        &self,
+        buffer: Buffer<'a>,
+    ) -> impl FnOnce(u32, u64, u64) -> Result<PageList, ObjectError> + use<'a> {
+        let umem = match buffer {
+            Buffer::Umem { id, .. } => self.objects.umems.get(id).map(|umem| umem.pages.clone()),
+            Buffer::Pas(_) => None,
+        };
+        move |page_shift, offset, len| match buffer {
+            Buffer::Pas(pas) => PageList::from_pas(pas, page_shift, offset, len),
+            Buffer::Umem { id, offset: at } => umem.ok_or(no_such("umem", id))?.part(at, len),
+        }
+    }
+
+    fn rc_config(&self, qpc: &Qpc) -> QpConfig {
+        let path = qpc.primary_address_path();
+        QpConfig {
+            path_mtu: 128 << qpc.mtu().clamp(1, 5),
+            dest_qpn: qpc.remote_qpn(),
+            pkey: 0xffff,
+            send_psn: Psn::from_low_bits(qpc.next_send_psn()),
+            recv_psn: Psn::from_low_bits(qpc.next_rcv_psn()),
+            retry_count: qpc.retry_count(),
+            rnr_retry: qpc.rnr_retry(),
+            ack_timeout: path.ack_timeout(),
+            min_rnr_nak: qpc.min_rnr_nak(),
+            max_rd_atomic: 1 << qpc.log_sra_max(),
+            max_dest_rd_atomic: 1 << qpc.log_rra_max(),
+            remote_read: qpc.rre(),
+            remote_write: qpc.rwe(),
+            remote_atomic: qpc.rae(),
+            atomic_mode: if qpc.atomic_mode() == 0 { AtomicMode::None } else { AtomicMode::Ib },
+            window_bytes: WINDOW_BYTES,
+        }
+    }
+
+    /// The addresses of the QP's packets; for a kind that has none, nothing.
+    fn path_of(&self, qp: &Qp, qpc: &Qpc) -> Result<Option<Path>, ObjectError> {
+        if qp.service != Service::Rc {
+            return Ok(None);
+        }
+        let ads = qpc.primary_address_path();
+        let gid = self.gid(u16::from(ads.src_addr_index())).ok_or(ObjectError::BadValue {
+            field: "src_addr_index",
+            value: u64::from(ads.src_addr_index()),
+            reason: "the GID table has nothing there",
+        })?;
+        Ok(Some(Path::new(ads, gid)))
+    }
+}
+
+/// What a QP refers to.
+#[derive(Clone, Copy)]
+struct QpRefs {
+    uar: u32,
+    pd: u32,
+    cqns: [Option<u32>; 2],
+    srqn: Option<u32>,
+}
+
+impl QpRefs {
+    fn of(qp: &Qp) -> QpRefs {
+        QpRefs {
+            uar: qp.uar_page,
+            pd: qp.pd,
+            cqns: [
+                (qp.sq.wqebbs != 0).then_some(qp.cqn_snd),
+                (qp.receive_from != ReceiveFrom::Nowhere).then_some(qp.cqn_rcv),
+            ],
+            srqn: match qp.receive_from {
+                ReceiveFrom::Srq(srqn) => Some(srqn),
+                _ => None,
+            },
+        }
+    }
+}
+
+impl HostDma for DataPlane {
+    fn read(&self, iova: u64, data: &mut [u8]) -> Result<(), DmaFault> {
+        let fault = DmaFault { iova, len: data.len() };
+        self.dma_allowed(fault)?;
+        self.host.read(iova, data).map_err(|_| fault)
+    }
+
+    fn write(&self, iova: u64, data: &[u8]) -> Result<(), DmaFault> {
+        let fault = DmaFault { iova, len: data.len() };
+        self.dma_allowed(fault)?;
+        let done = match data {
+            // A single byte gives an entry back: everything before it must be visible first.
+            [byte] => self.host.write_u8_release(iova, *byte),
+            _ => self.host.write(iova, data),
+        };
+        done.map_err(|_| fault)
+    }
+
+    fn mapped(&self, iova: u64, len: u64) -> bool {
+        let bytes = usize::try_from(len);
+        self.bus_master && bytes.is_ok_and(|n| self.host.slices(iova, n, host::Access::ReadWrite).is_ok())
+    }
+}
+
+impl Plane for DataPlane {
+    fn alloc_uar(&mut self) -> Result<u32, ObjectError> {
+        insert(&mut self.objects.uars, "UAR", |_| Ok(Uar::default()))
+    }
+
+    fn dealloc_uar(&mut self, uar: u32) -> Result<(), ObjectError> {
+        remove(&mut self.objects.uars, "UAR", uar, |u| u.users).map(drop)
+    }
+
+    fn alloc_pd(&mut self) -> Result<u32, ObjectError> {
+        insert(&mut self.objects.pds, "PD", |_| Ok(Pd::default()))
+    }
+
+    fn dealloc_pd(&mut self, pd: u32) -> Result<(), ObjectError> {
+        remove(&mut self.objects.pds, "PD", pd, |p| p.users).map(drop)
+    }
+
+    fn alloc_transport_domain(&mut self) -> Result<u32, ObjectError> {
+        insert(&mut self.objects.transport_domains, "transport domain", |_| Ok(()))
+    }
+
+    fn dealloc_transport_domain(&mut self, td: u32) -> Result<(), ObjectError> {
+        remove(&mut self.objects.transport_domains, "transport domain", td, |()| 0)
+    }
+
+    fn alloc_xrcd(&mut self) -> Result<u32, ObjectError> {
+        insert(&mut self.objects.xrcds, "XRC domain", |_| Ok(()))
+    }
+
+    fn dealloc_xrcd(&mut self, xrcd: u32) -> Result<(), ObjectError> {
+        remove(&mut self.objects.xrcds, "XRC domain", xrcd, |()| 0)
+    }
+
+    fn alloc_q_counter(&mut self) -> Result<u8, ObjectError> {
+        let now = self.transport_counters();
+        insert(&mut self.objects.q_counters, "Q counter", |_| Ok(now)).map(|id| id as u8)
+    }
+
+    fn dealloc_q_counter(&mut self, id: u8) -> Result<(), ObjectError> {
+        remove(&mut self.objects.q_counters, "Q counter", u32::from(id), |_| 0).map(drop)
+    }
+
+    fn query_q_counter(
+        &mut self,
+        id: u8,
+        clear: bool,
+        out: &mut QueryQCounterOut,
+    ) -> Result<(), ObjectError> {
+        // All QPs count into all sets: the model does not tell sets apart.
+        let total = self.transport_counters();
+        let base = self.objects.q_counters.get_mut(u32::from(id));
+        let base = base.ok_or(no_such("Q counter", u32::from(id)))?;
+        let since = |now: u64, then: u64| now.wrapping_sub(then) as u32;
+        out.set_out_of_buffer(since(total.rnr_naks_sent, base.rnr_naks_sent));
+        out.set_out_of_sequence(since(total.out_of_sequence, base.out_of_sequence));
+        out.set_duplicate_request(since(total.duplicates, base.duplicates));
+        out.set_rnr_nak_retry_err(since(total.rnr_naks_received, base.rnr_naks_received));
+        out.set_packet_seq_err(since(total.sequence_naks_received, base.sequence_naks_received));
+        out.set_implied_nak_seq_err(since(total.implied_naks, base.implied_naks));
+        out.set_local_ack_timeout_err(since(total.timeouts, base.timeouts));
+        if clear {
+            *base = total;
+        }
+        Ok(())
+    }
+
+    fn query_vport_counter(&mut self, clear: bool, out: &mut QueryVportCounterOut) {
+        let (now, base) = (self.counters, self.vport_base);
+        let received = out.received_ib_unicast_mut();
+        received.set_packets(now.frames_in.wrapping_sub(base.frames_in));
+        received.set_octets(now.bytes_in.wrapping_sub(base.bytes_in));
+        let sent = out.transmitted_ib_unicast_mut();
+        sent.set_packets(now.frames_out.wrapping_sub(base.frames_out));
+        sent.set_octets(now.bytes_out.wrapping_sub(base.bytes_out));
+        if clear {
+            self.vport_base = now;
+        }
+    }
+
+    fn create_eq(&mut self, eqc: &Eqc, event_bitmask: [u64; 4], pas: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.need_uar(eqc.uar_page())?;
+        let max = self.limits.log_max_eq_size;
+        let pages = self.pages_for(pas);
+        let eqn = insert(&mut self.objects.eqs, "EQ", |n| Eq::new(n, eqc, event_bitmask, max, pages))?;
+        self.use_uar(eqc.uar_page(), 1);
+        Ok(eqn)
+    }
+
+    fn destroy_eq(&mut self, eqn: u32) -> Result<(), ObjectError> {
+        let eq = remove(&mut self.objects.eqs, "EQ", eqn, |eq| eq.users)?;
+        self.use_uar(eq.uar_page, -1);
+        Ok(())
+    }
+
+    fn query_eq(&self, eqn: u32, eqc: &mut Eqc) -> Result<[u64; 4], ObjectError> {
+        let eq = self.objects.eqs.get(eqn).ok_or(no_such("EQ", eqn))?;
+        *eqc = eq.context.clone();
+        // 0x9: armed, 0xa: fired (PRM, EQ context, st).
+        let _ = eqc.set_st(if eq.armed { 0x9 } else { 0xa });
+        let _ = eqc.set_consumer_counter(eq.ci & 0xff_ffff);
+        let _ = eqc.set_producer_counter(eq.pi & 0xff_ffff);
+        Ok(eq.event_bitmask)
+    }
+
+    fn create_cq(&mut self, cqc: &Cqc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.need_uar(cqc.uar_page())?;
+        let eqn = cqc.c_eqn_or_apu_element();
+        if self.objects.eqs.get(eqn).is_none() {
+            return Err(no_such("EQ", eqn));
+        }
+        let max = self.limits.log_max_cq_size.min(23);
+        let pages = self.pages_for(buffer);
+        let cqn = insert(&mut self.objects.cqs, "CQ", |n| Cq::new(n, cqc, max, pages))?;
+        self.use_uar(cqc.uar_page(), 1);
+        if let Some(eq) = self.objects.eqs.get_mut(eqn) {
+            eq.users += 1;
+        }
+        Ok(cqn)
+    }
+
+    fn modify_cq(&mut self, cqn: u32, cqc: &Cqc, buffer: Option<Buffer<'_>>) -> Result<(), ObjectError> {
+        let eqn = cqc.c_eqn_or_apu_element();
+        if self.objects.eqs.get(eqn).is_none() {
+            return Err(no_such("EQ", eqn));
+        }
+        let resized = match buffer {
+            Some(buffer) => {
+                let max = self.limits.log_max_cq_size.min(23);
+                Some(Cq::new(cqn, cqc, max, self.pages_for(buffer))?)
+            }
+            None => None,
+        };
+        let cq = self.objects.cqs.get_mut(cqn).ok_or(no_such("CQ", cqn))?;
+        let old_eqn = std::mem::replace(&mut cq.eqn, eqn);
+        cq.overrun_ignore = cqc.oi();
+        if let Some(new) = resized {
+            self.resize_cq(cqn, new);
+        }
+        for (eqn, change) in [(old_eqn, -1), (eqn, 1)] {
+            if let Some(eq) = self.objects.eqs.get_mut(eqn) {
+                eq.users = eq.users.saturating_add_signed(change);
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_cq(&mut self, cqn: u32) -> Result<(), ObjectError> {
+        let cq = remove(&mut self.objects.cqs, "CQ", cqn, |cq| cq.users)?;
+        self.use_uar(cq.uar_page, -1);
+        if let Some(eq) = self.objects.eqs.get_mut(cq.eqn) {
+            eq.users = eq.users.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    fn query_cq(&self, cqn: u32, cqc: &mut Cqc) -> Result<(), ObjectError> {
+        let cq = self.objects.cqs.get(cqn).ok_or(no_such("CQ", cqn))?;
+        *cqc = cq.context.clone();
+        // Status 0xa: error or overflow. State 0x6: armed, 0x9: not (PRM, CQ context).
+        let _ = cqc.set_status(if cq.state == CqState::Good { 0 } else { 0xa });
+        let _ = cqc.set_st(if cq.arm.is_some() { 0x6 } else { 0x9 });
+        let _ = cqc.set_consumer_counter(cq.ci & 0xff_ffff);
+        let _ = cqc.set_producer_counter(cq.pi & 0xff_ffff);
+        Ok(())
+    }
+
+    fn create_mkey(&mut self, mkc: &Mkc, translations: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.need_pd(mkc.pd())?;
+        let pages = self.pages_for(translations);
+        let index = insert(&mut self.objects.mkeys, "memory key", |n| Mkey::new(n, mkc, pages))?;
+        self.use_pd(mkc.pd(), 1);
+        Ok(index)
+    }
+
+    fn destroy_mkey(&mut self, index: u32) -> Result<(), ObjectError> {
+        let mkey = remove(&mut self.objects.mkeys, "memory key", index, |_| 0)?;
+        self.use_pd(mkey.pd, -1);
+        Ok(())
+    }
+
+    fn query_mkey(&self, index: u32, mkc: &mut Mkc) -> Result<(), ObjectError> {
+        let mkey = self.objects.mkeys.get(index).ok_or(no_such("memory key", index))?;
+        *mkc = mkey.context.clone();
+        mkc.set_free(mkey.free);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, qpc: &Qpc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.need_pd(qpc.pd())?;
+        self.need_uar(qpc.uar_page())?;
+        if !qpc.no_sq() {
+            self.need_cq(qpc.cqn_snd())?;
+        }
+        if qpc.rq_type() != 3 {
+            self.need_cq(qpc.cqn_rcv())?;
+        }
+        if qpc.rq_type() == 1 && self.objects.srqs.get(qpc.srqn_rmpn_xrqn()).is_none() {
+            return Err(no_such("SRQ", qpc.srqn_rmpn_xrqn()));
+        }
+        let pages = self.pages_for(buffer);
+        let mut refs = None;
+        let qpn = insert(&mut self.objects.qps, "QP", |n| {
+            let qp = Qp::new(n, qpc, pages)?;
+            refs = Some(QpRefs::of(&qp));
+            Ok(qp)
+        })?;
+        if let Some(refs) = refs {
+            self.use_all_of_qp(refs, 1);
+        }
+        Ok(qpn)
+    }
+
+    fn modify_qp(&mut self, transition: QpTransition, qpn: u32, qpc: &Qpc) -> Result<(), ObjectError> {
+        let qp = self.objects.qps.get(qpn).ok_or(no_such("QP", qpn))?;
+        let path = match transition {
+            QpTransition::Init2Rtr | QpTransition::Rtr2Rts | QpTransition::Rts2Rts => {
+                self.path_of(qp, qpc)?
+            }
+            _ => None,
+        };
+        let config = self.rc_config(qpc);
+        let Some(qp) = self.objects.qps.get_mut(qpn) else {
+            return Err(no_such("QP", qpn));
+        };
+        qp.context = qpc.clone();
+        if path.is_some() {
+            qp.path = path;
+        }
+        match transition {
+            QpTransition::Rst2Init | QpTransition::Init2Init => qp.state = QpState::Init,
+            QpTransition::Init2Rtr => {
+                qp.state = QpState::Rtr;
+                qp.rc = (qp.service == Service::Rc).then(|| RcQp::new(config));
+            }
+            QpTransition::Rtr2Rts => {
+                qp.state = QpState::Rts;
+                if let Some(rc) = &mut qp.rc {
+                    rc.to_rts(config);
+                }
+                self.wake(qpn);
+            }
+            QpTransition::Rts2Rts | QpTransition::Sqerr2Rts => {
+                if let Some(rc) = &mut qp.rc {
+                    rc.modify(config);
+                }
+                self.wake(qpn);
+            }
+            QpTransition::Sqd2Rts => {
+                if let Some(rc) = &mut qp.rc {
+                    rc.modify(config);
+                    rc.sqd_to_rts();
+                }
+                self.wake(qpn);
+            }
+            QpTransition::To2Err => self.fail_qp(qpn),
+            QpTransition::To2Rst => {
+                if let Some(rc) = &qp.rc {
+                    self.retired = super::add_counters(self.retired, rc.counters());
+                }
+                qp.reset();
+            }
+        }
+        Ok(())
+    }
+
+    fn destroy_qp(&mut self, qpn: u32) -> Result<(), ObjectError> {
+        let qp = remove(&mut self.objects.qps, "QP", qpn, |_| 0)?;
+        if let Some(rc) = &qp.rc {
+            self.retired = super::add_counters(self.retired, rc.counters());
+        }
+        self.use_all_of_qp(QpRefs::of(&qp), -1);
+        Ok(())
+    }
+
+    fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError> {
+        let qp = self.objects.qps.get(qpn).ok_or(no_such("QP", qpn))?;
+        *qpc = qp.context.clone();
+        let _ = qpc.set_state(prm_state(qp.state()));
+        qpc.set_hw_sq_wqebb_counter(qp.sq.ci);
+        qpc.set_hw_rq_counter(u32::from(qp.rq.ci));
+        if let Ok(posted) = self.host.read_be32(qp.dbr) {
+            qpc.set_sw_rq_counter(posted & 0xffff);
+        }
+        if let Ok(posted) = self.host.read_be32(qp.dbr.wrapping_add(4)) {
+            qpc.set_sw_sq_wqebb_counter(posted as u16);
+        }
+        Ok(())
+    }
+
+    fn create_umem(&mut self, umem: &Umem, mtt: &[u8]) -> Result<u32, ObjectError> {
+        insert(&mut self.objects.umems, "umem", |_| UmemObject::new(umem, mtt))
+    }
+
+    fn destroy_umem(&mut self, id: u32) -> Result<(), ObjectError> {
+        remove(&mut self.objects.umems, "umem", id, |umem| umem.users).map(drop)
+    }
+
+    fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError> {
+        let entry = self.gids.get_mut(usize::from(index)).ok_or(no_such("GID", u32::from(index)))?;
+        *entry = address.map(|address| (address.clone(), Gid::decode(address)));
+        Ok(())
+    }
+
+    fn roce_address(&self, index: u16) -> Option<RoceAddrLayout> {
+        let entry = self.gids.get(usize::from(index))?;
+        Some(entry.as_ref().map_or_else(RoceAddrLayout::zeroed, |(layout, _)| layout.clone()))
+    }
+
+    fn set_roce_enabled(&mut self, enabled: bool) {
+        self.port.roce_enabled = enabled;
+    }
+
+    fn set_mac(&mut self, mac: [u8; 6]) {
+        self.port.mac = mac;
+    }
+
+    fn set_l2_entry(&mut self, index: u32, mac: Option<[u8; 6]>) -> Result<(), ObjectError> {
+        match mac {
+            // The firmware has checked `index` against its capability; the map holds what the host set.
+            Some(mac) => self.port.l2_table.insert(index, mac),
+            None => self.port.l2_table.remove(&index),
+        };
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, mtu: u16) {
+        self.port.mtu = mtu;
+    }
+
+    fn link_up(&self) -> bool {
+        self.port.link_up
+    }
+
+    fn set_link_admin(&mut self, up: bool) {
+        self.port.admin_up = up;
+    }
+
+    fn subscribed(&self, event_type: u8) -> bool {
+        DataPlane::subscribed(self, event_type)
+    }
+
+    fn raise(&mut self, event: FirmwareEvent) -> bool {
+        let event = match event {
+            FirmwareEvent::Command { slots } => Event::Command { slots },
+            FirmwareEvent::PageRequest { function_id, num_pages } => {
+                Event::PageRequest { function_id, num_pages }
+            }
+            FirmwareEvent::PortChange { port, up } => Event::PortChange { port, up },
+        };
+        DataPlane::raise(self, event)
+    }
+
+    fn census(&self) -> Vec<(&'static str, u32)> {
+        let o = &self.objects;
+        vec![
+            ("UAR", o.uars.len()),
+            ("PD", o.pds.len()),
+            ("EQ", o.eqs.len()),
+            ("CQ", o.cqs.len()),
+            ("QP", o.qps.len()),
+            ("SRQ", o.srqs.len()),
+            ("memory key", o.mkeys.len()),
+            ("umem", o.umems.len()),
+            ("transport domain", o.transport_domains.len()),
+            ("XRC domain", o.xrcds.len()),
+        ]
+    }
+
+    fn reset(&mut self) {
+        DataPlane::reset(self);
+    }
+}
+
+impl DataPlane {
+    /// Moves a CQ to a new ring. A RESIZE CQE in the old one tells the host where to change over; indices go
+    /// on, so that the entry after it lies in the new ring where its index says.
+    fn resize_cq(&mut self, cqn: u32, new: Cq) {
+        let Some(cq) = self.objects.cqs.get_mut(cqn) else {
+            return;
+        };
+        let arm = cq.arm.take();
+        let mark = Completion {
+            opcode: ferroce_hw_regs::cqe::opcode::RESIZE_CQ,
+            ..Completion::default()
+        };
+        if !self.complete(cqn, &mark) {
+            return;
+        }
+        if let Some(cq) = self.objects.cqs.get_mut(cqn) {
+            cq.arm = arm;
+            cq.ring = new.ring;
+            cq.log_size = new.log_size;
+            cq.log_cqe_bytes = new.log_cqe_bytes;
+            cq.context = new.context;
+        }
+    }
+}

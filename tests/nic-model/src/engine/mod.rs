@@ -1,0 +1,267 @@
+//! The data plane: doorbells in, work fetched, packets and completions out.
+//!
+//! ```text
+//!   UAR write ─▶ doorbell ─▶ run queue ─▶ send ring ─▶ RcQp ─▶ frames ─▶ wire
+//!                   │                                   │ ▲
+//!              CQ / EQ arm                              │ └── frames ◀─ wire, timers
+//!                   ▼                                   ▼
+//!            EQE, interrupt  ◀──── CQE ◀──────────── completions
+//! ```
+//!
+//! A [`DataPlane`] is single-threaded and never waits: its owner calls it when there is something to do. It
+//! touches host memory only through [`HostMemory`], and believes nothing that it reads there.
+
+pub mod address;
+pub mod completion;
+mod doorbell;
+mod frames;
+pub mod events;
+pub mod interrupts;
+mod lifecycle;
+mod memory;
+mod recv;
+mod run;
+mod send;
+pub mod violation;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use ferroce_firmware_iface::layouts::RoceAddrLayout;
+
+use crate::clock::Nanos;
+use crate::host::{HostError, HostMemory};
+use crate::objects::{Limits, Objects, PageList};
+use crate::rc::types::{Event as RcEvent, QpCounters};
+use crate::wire::{Frame, Icrc};
+
+use address::Gid;
+use interrupts::Interrupts;
+use violation::Violations;
+
+/// What the data plane counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Doorbells of send queues.
+    pub send_doorbells: u64,
+    /// Send WQEs fetched.
+    pub send_wqes: u64,
+    /// Receive WQEs taken.
+    pub recv_wqes: u64,
+    /// CQEs written.
+    pub cqes: u64,
+    /// CQ arms that came with the number of an event already raised.
+    pub stale_arms: u64,
+    /// Frames sent.
+    pub frames_out: u64,
+    /// Their bytes, without FCS.
+    pub bytes_out: u64,
+    /// Frames received.
+    pub frames_in: u64,
+    /// Their bytes, without FCS.
+    pub bytes_in: u64,
+    /// Frames for another MAC address.
+    pub dropped_mac: u64,
+    /// Frames that are not RoCE, or arrived while RoCE was off.
+    pub dropped_not_roce: u64,
+    /// RoCE frames that are malformed.
+    pub dropped_malformed: u64,
+    /// RoCE frames whose ICRC is wrong.
+    pub dropped_icrc: u64,
+    /// RoCE frames for a GID that is not ours, or not the QP's.
+    pub dropped_address: u64,
+    /// RoCE frames for a QP that is not there or takes none.
+    pub dropped_qp: u64,
+    /// Memory keys that refused an access of the host's own work.
+    pub local_refusals: u64,
+    /// Memory keys that refused a peer.
+    pub remote_refusals: u64,
+}
+
+/// The port as the firmware sets it.
+#[derive(Clone, Debug)]
+pub struct PortState {
+    /// The function's own MAC address.
+    pub mac: [u8; 6],
+    /// Further addresses that the L2 table gives to this function.
+    pub l2_table: BTreeMap<u32, [u8; 6]>,
+    /// Largest frame in bytes, without FCS.
+    pub mtu: u16,
+    /// Administrative state.
+    pub admin_up: bool,
+    /// RoCE frames go to queue pairs.
+    pub roce_enabled: bool,
+    /// The wire is there.
+    pub link_up: bool,
+}
+
+/// The data plane of one function.
+#[derive(Debug)]
+pub struct DataPlane {
+    /// What the host created.
+    pub objects: Objects,
+    /// The host's memory.
+    pub host: HostMemory,
+    /// MSI-X vectors.
+    pub interrupts: Interrupts,
+    /// Rules that the host broke.
+    pub violations: Violations,
+    /// Counters.
+    pub counters: Counters,
+    /// The port.
+    pub port: PortState,
+    limits: Limits,
+    /// The GID table: entries as they were set, and what they mean.
+    gids: Vec<Option<(RoceAddrLayout, Option<Gid>)>>,
+    /// Time of the call that is being served.
+    now: Nanos,
+    /// QPs with something to do, each at most once ([`crate::objects::Qp::queued`]).
+    run_queue: VecDeque<u32>,
+    /// Timers of QPs; an entry that is not the QP's latest is stale.
+    timers: BinaryHeap<Reverse<(Nanos, u32)>>,
+    /// CQs that broke and whose QPs are not yet in error.
+    broken_cqs: Vec<u32>,
+    /// Counters of QPs that are gone.
+    retired: QpCounters,
+    /// Counters when the host last cleared those of its vport.
+    vport_base: Counters,
+    /// Frames for the wire.
+    outgoing: VecDeque<Frame>,
+    /// Frames to ourselves.
+    loopback: VecDeque<Frame>,
+    icrc: Icrc,
+    /// Kept between calls so that no call allocates.
+    event_scratch: Vec<RcEvent>,
+    /// DMA is allowed (bus master enable).
+    bus_master: bool,
+    /// Atomic results go to local memory in host order, and not big-endian.
+    atomics_in_host_order: bool,
+}
+
+impl DataPlane {
+    /// A data plane without objects.
+    pub fn new(limits: Limits, mac: [u8; 6]) -> DataPlane {
+        DataPlane {
+            objects: Objects::new(&limits),
+            host: HostMemory::new(),
+            interrupts: Interrupts::new(limits.msix_vectors),
+            violations: Violations::default(),
+            counters: Counters::default(),
+            port: PortState {
+                mac,
+                l2_table: BTreeMap::new(),
+                mtu: 9000 + 22,
+                admin_up: true,
+                roce_enabled: false,
+                link_up: true,
+            },
+            gids: vec![None; usize::from(limits.gids)],
+            limits,
+            now: Nanos::ZERO,
+            run_queue: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            broken_cqs: Vec::new(),
+            retired: QpCounters::default(),
+            vport_base: Counters::default(),
+            outgoing: VecDeque::new(),
+            loopback: VecDeque::new(),
+            icrc: Icrc::On,
+            event_scratch: Vec::new(),
+            bus_master: false,
+            atomics_in_host_order: false,
+        }
+    }
+
+    /// Limits of its tables.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Allows or forbids DMA (bus master enable of PCI command register).
+    pub fn set_bus_master(&mut self, on: bool) {
+        self.bus_master = on;
+    }
+
+    /// Chooses the byte order of atomic results in local memory: the host's, or big-endian
+    /// (`atomic_req_8B_endianness_mode`).
+    pub fn set_atomics_in_host_order(&mut self, on: bool) {
+        self.atomics_in_host_order = on;
+    }
+
+    /// Sums the counters of all QPs, those that are gone included.
+    pub fn transport_counters(&self) -> QpCounters {
+        let live = self.objects.qps.iter().filter_map(|(_, qp)| qp.rc.as_ref());
+        live.fold(self.retired, |sum, rc| add_counters(sum, rc.counters()))
+    }
+
+    /// Function reset: all objects are gone, the port is as at power-on; memory maps and eventfds stay.
+    pub fn reset(&mut self) {
+        self.objects.clear();
+        self.gids.iter_mut().for_each(|g| *g = None);
+        self.run_queue.clear();
+        self.timers.clear();
+        self.broken_cqs.clear();
+        self.outgoing.clear();
+        self.loopback.clear();
+        self.port.l2_table.clear();
+        self.port.roce_enabled = false;
+        self.port.admin_up = true;
+        self.bus_master = false;
+        self.atomics_in_host_order = false;
+    }
+
+    /// The GID table's entry `index`.
+    pub fn gid(&self, index: u16) -> Option<Gid> {
+        self.gids.get(usize::from(index))?.as_ref()?.1
+    }
+
+    /// Whether frames to `mac` are for this function.
+    fn is_own_mac(&self, mac: [u8; 6]) -> bool {
+        self.port.mac == mac || self.port.l2_table.values().any(|own| *own == mac)
+    }
+}
+
+fn add_counters(mut sum: QpCounters, more: &QpCounters) -> QpCounters {
+    sum.packets_sent += more.packets_sent;
+    sum.packets_received += more.packets_received;
+    sum.retransmitted += more.retransmitted;
+    sum.timeouts += more.timeouts;
+    sum.duplicates += more.duplicates;
+    sum.out_of_sequence += more.out_of_sequence;
+    sum.sequence_naks_received += more.sequence_naks_received;
+    sum.implied_naks += more.implied_naks;
+    sum.rnr_naks_sent += more.rnr_naks_sent;
+    sum.rnr_naks_received += more.rnr_naks_received;
+    sum.dropped += more.dropped;
+    sum
+}
+
+/// Where an access to a ring went wrong.
+fn outside(ring: &PageList, at: u64) -> HostError {
+    HostError::OutOfSlice {
+        at: usize::try_from(at).unwrap_or(usize::MAX),
+        len: 1,
+        slice: ring.pages(),
+    }
+}
+
+/// Reads `out.len()` bytes at offset `at` of a ring, across its pages.
+fn read_ring(host: &HostMemory, ring: &PageList, mut at: u64, mut out: &mut [u8]) -> Result<(), HostError> {
+    while !out.is_empty() {
+        let (iova, here) = ring.iova(at).ok_or_else(|| outside(ring, at))?;
+        let n = usize::try_from(here).map_or(out.len(), |here| here.min(out.len()));
+        let (now, later) = out.split_at_mut(n);
+        host.read(iova, now)?;
+        out = later;
+        at += n as u64;
+    }
+    Ok(())
+}
+
+/// Writes an entry whose last byte makes it valid at offset `at` of a ring; entries never cross pages.
+fn publish(host: &HostMemory, ring: &PageList, at: u64, entry: &[u8]) -> Result<(), HostError> {
+    match ring.iova(at) {
+        Some((iova, here)) if here >= entry.len() as u64 => host.publish(iova, entry),
+        _ => Err(outside(ring, at)),
+    }
+}

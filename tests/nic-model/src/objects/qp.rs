@@ -1,0 +1,219 @@
+//! Queue pairs: context, rings, and the transport's state.
+
+use ferroce_firmware_iface::layouts::Qpc;
+
+use super::buffer::{PAGE_UNIT_SHIFT, PageList};
+use super::error::ObjectError;
+use crate::clock::Nanos;
+use crate::engine::address::Path;
+use crate::rc::RcQp;
+use crate::rc::types::QpState;
+
+/// Bytes of a send WQE basic block.
+pub const WQEBB_BYTES: u32 = 64;
+
+/// The kind of a QP (`qpc.st`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// QP 1.
+    Gsi,
+    /// A QP that only changes memory keys.
+    RegUmr,
+    /// Any other; it can be made and moved through its states, and all its work fails.
+    Other(u8),
+}
+
+impl Service {
+    fn of(st: u8) -> Service {
+        match st {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            2 => Service::Ud,
+            8 => Service::Gsi,
+            0xc => Service::RegUmr,
+            other => Service::Other(other),
+        }
+    }
+}
+
+/// Where the receives of a QP come from (`qpc.rq_type`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReceiveFrom {
+    /// Its own ring.
+    Own,
+    /// An SRQ.
+    Srq(u32),
+    /// Nowhere: a receive queue of length 0.
+    Nowhere,
+}
+
+/// The send ring.
+#[derive(Clone, Debug, Default)]
+pub struct SendRing {
+    /// Offset of WQEBB 0 in the QP's buffer.
+    pub base: u64,
+    /// Number of WQEBBs, a power of two; 0: no send queue.
+    pub wqebbs: u32,
+    /// Index of the next WQEBB to fetch, 16 bits.
+    pub ci: u16,
+    /// A WQE could not be understood: what follows is not fetched until the QP is in error, then flushed.
+    pub stuck: bool,
+    /// Where the next WQE starts is not known any more.
+    pub lost: bool,
+}
+
+/// A receive ring.
+#[derive(Clone, Debug, Default)]
+pub struct RecvRing {
+    /// Offset of WQE 0 in the buffer.
+    pub base: u64,
+    /// Number of WQEs, a power of two; 0: none.
+    pub wqes: u32,
+    /// log2 of a WQE's bytes.
+    pub log_stride: u32,
+    /// Index of the next WQE to take, 16 bits.
+    pub ci: u16,
+    /// Index after the last posted one, as last read from the record.
+    pub pi: u16,
+    /// WQEs start with a signature segment.
+    pub signature: bool,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    /// Its number.
+    pub qpn: u32,
+    /// Its kind.
+    pub service: Service,
+    /// Protection domain.
+    pub pd: u32,
+    /// CQ of sends.
+    pub cqn_snd: u32,
+    /// CQ of receives.
+    pub cqn_rcv: u32,
+    /// The UAR page in which its doorbells are accepted.
+    pub uar_page: u32,
+    /// What its CQEs carry as user index.
+    pub user_index: u32,
+    /// IOVA of its doorbell record: be32 receive counter, be32 send WQEBB counter.
+    pub dbr: u64,
+    /// Its buffer: receive ring, then send ring.
+    pub buffer: PageList,
+    /// Send ring.
+    pub sq: SendRing,
+    /// Receive ring, if it has one of its own.
+    pub rq: RecvRing,
+    /// Where receives come from.
+    pub receive_from: ReceiveFrom,
+    /// The effective context.
+    pub context: Qpc,
+    /// The state while there is no transport.
+    pub state: QpState,
+    /// The transport, from RTR on, of an RC QP.
+    pub rc: Option<RcQp>,
+    /// How its packets are addressed, from RTR on.
+    pub path: Option<Path>,
+    /// It waits in the run queue.
+    pub queued: bool,
+    /// The time for which the timer queue holds an entry.
+    pub timer_at: Option<Nanos>,
+    /// While in error: when to look for new receives next, and the interval.
+    pub flush_poll: Option<(Nanos, u64)>,
+}
+
+impl Qp {
+    /// Decodes a context; `buffer` gives the pages for a page shift, an offset and a length.
+    ///
+    /// # Errors
+    /// Sizes that can't be, a record that is not aligned, or what `buffer` says.
+    pub fn new(
+        qpn: u32,
+        context: &Qpc,
+        buffer: impl FnOnce(u32, u64, u64) -> Result<PageList, ObjectError>,
+    ) -> Result<Qp, ObjectError> {
+        let bad = |field, value, reason| ObjectError::BadValue { field, value, reason };
+        let receive_from = match context.rq_type() {
+            0 | 2 => ReceiveFrom::Own,
+            1 => ReceiveFrom::Srq(context.srqn_rmpn_xrqn()),
+            3 => ReceiveFrom::Nowhere,
+            other => return Err(bad("rq_type", u64::from(other), "there is no such receive queue")),
+        };
+        if context.dbr_addr() % 8 != 0 {
+            return Err(bad("dbr_addr", context.dbr_addr(), "the doorbell record is 8 bytes and aligned"));
+        }
+        let mut rq = RecvRing::default();
+        if receive_from == ReceiveFrom::Own {
+            rq.wqes = 1 << context.log_rq_size();
+            rq.log_stride = u32::from(context.log_rq_stride()) + 4;
+            rq.signature = context.wq_signature();
+        }
+        let rq_bytes = u64::from(rq.wqes) << rq.log_stride;
+        let sq = SendRing {
+            base: rq_bytes,
+            wqebbs: if context.no_sq() { 0 } else { 1 << context.log_sq_size() },
+            ..SendRing::default()
+        };
+        let bytes = rq_bytes + u64::from(sq.wqebbs * WQEBB_BYTES);
+        let page_shift = u32::from(context.log_page_size()) + PAGE_UNIT_SHIFT;
+        let buffer = buffer(page_shift, u64::from(context.page_offset()) * 64, bytes)?;
+        Ok(Qp {
+            qpn,
+            service: Service::of(context.st()),
+            pd: context.pd(),
+            cqn_snd: context.cqn_snd(),
+            cqn_rcv: context.cqn_rcv(),
+            uar_page: context.uar_page(),
+            user_index: context.user_index(),
+            dbr: context.dbr_addr(),
+            buffer,
+            sq,
+            rq,
+            receive_from,
+            context: context.clone(),
+            state: QpState::Reset,
+            rc: None,
+            path: None,
+            queued: false,
+            timer_at: None,
+            flush_poll: None,
+        })
+    }
+
+    /// Its state now.
+    pub fn state(&self) -> QpState {
+        self.rc.as_ref().map_or(self.state, RcQp::state)
+    }
+
+    /// Back to RESET: rings empty, no transport.
+    pub fn reset(&mut self) {
+        self.sq.ci = 0;
+        self.sq.stuck = false;
+        self.sq.lost = false;
+        self.rq.ci = 0;
+        self.rq.pi = 0;
+        self.rc = None;
+        self.path = None;
+        self.state = QpState::Reset;
+        self.flush_poll = None;
+    }
+}
+
+/// The number that the PRM gives a state (`qpc.state`).
+pub fn prm_state(state: QpState) -> u8 {
+    match state {
+        QpState::Reset => 0,
+        QpState::Init => 1,
+        QpState::Rtr => 2,
+        QpState::Rts => 3,
+        QpState::Sqe => 4,
+        QpState::Sqd => 5,
+        QpState::Err => 6,
+    }
+}
