@@ -61,11 +61,13 @@ impl ModelDevice {
 
 impl PciDevice for ModelDevice {
     fn config_read(&self, offset: u16, data: &mut [u8]) -> Result<(), DeviceError> {
-        self.shared.with(self.index, |nic, _| nic.config_read(offset, data))
+        self.shared
+            .with(self.index, |nic, _| nic.config_read(offset, data))
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), DeviceError> {
-        self.shared.with(self.index, |nic, now| nic.config_write(now, offset, data))
+        self.shared
+            .with(self.index, |nic, now| nic.config_write(now, offset, data))
     }
 
     fn bar_size(&self, bar: u8) -> u64 {
@@ -74,7 +76,8 @@ impl PciDevice for ModelDevice {
 
     fn bar_read(&self, bar: u8, offset: u64, data: &mut [u8]) -> Result<(), DeviceError> {
         self.check_bar(bar, offset, data.len())?;
-        self.shared.with(self.index, |nic, now| nic.bar_read(now, offset, data))
+        self.shared
+            .with(self.index, |nic, now| nic.bar_read(now, offset, data))
     }
 
     fn bar_write(&self, bar: u8, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
@@ -97,11 +100,13 @@ impl PciDevice for ModelDevice {
     }
 
     fn set_msix(&self, first: u16, eventfds: Vec<Option<OwnedFd>>) -> Result<(), DeviceError> {
-        self.shared.with(self.index, |nic, _| nic.set_msix(first, eventfds))
+        self.shared
+            .with(self.index, |nic, _| nic.set_msix(first, eventfds))
     }
 
     fn set_request_notifier(&self, eventfd: Option<OwnedFd>) -> Result<(), DeviceError> {
-        self.shared.with(self.index, |nic, _| nic.set_request_notifier(eventfd));
+        self.shared
+            .with(self.index, |nic, _| nic.set_request_notifier(eventfd));
         Ok(())
     }
 

@@ -96,7 +96,10 @@ impl<'a> KeyView<'a> {
     /// # Errors
     /// The first check that failed.
     pub fn check(&self, key: u32, va: u64, len: u64, wanted: Access) -> Result<&'a Mkey, Refusal> {
-        let mkey = self.mkeys.get(key >> 8).filter(|m| u32::from(m.variant) == key & 0xff);
+        let mkey = self
+            .mkeys
+            .get(key >> 8)
+            .filter(|m| u32::from(m.variant) == key & 0xff);
         let mkey = mkey.ok_or(Refusal::UnknownKey { key })?;
         if mkey.free {
             return Err(Refusal::Free { key });
@@ -131,7 +134,11 @@ impl<'a> KeyView<'a> {
         let Range { key, va, len } = range;
         let mkey = self.check(key, va, len, wanted)?;
         let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        let dma = if wanted.intersects(writes) { host::Access::Write } else { host::Access::Read };
+        let dma = if wanted.intersects(writes) {
+            host::Access::Write
+        } else {
+            host::Access::Read
+        };
         let fault = |source| Refusal::Host { key, source };
         match &mkey.translation {
             Translation::Identity => {
@@ -209,7 +216,11 @@ mod tests {
     }
 
     fn view(mkeys: &Table<Mkey>) -> KeyView<'_> {
-        KeyView { mkeys, pd: 5, qpn: 0x40 }
+        KeyView {
+            mkeys,
+            pd: 5,
+            qpn: 0x40,
+        }
     }
 
     #[test]
@@ -218,8 +229,17 @@ mod tests {
         let check = |va, len| view(&table).check(key, va, len, Access::REMOTE_WRITE);
         assert!(check(0x7000_0123, 0x2000).is_ok());
         assert!(check(0x7000_0123 + 0x1fff, 1).is_ok());
-        for (va, len) in [(0x7000_0122, 1), (0x7000_2122, 2), (0x7000_2124, 0), (u64::MAX - 3, 8), (0, 1)] {
-            assert!(matches!(check(va, len), Err(Refusal::OutOfBounds { .. })), "{va:#x} {len}");
+        for (va, len) in [
+            (0x7000_0122, 1),
+            (0x7000_2122, 2),
+            (0x7000_2124, 0),
+            (u64::MAX - 3, 8),
+            (0, 1),
+        ] {
+            assert!(
+                matches!(check(va, len), Err(Refusal::OutOfBounds { .. })),
+                "{va:#x} {len}"
+            );
         }
     }
 
@@ -236,21 +256,44 @@ mod tests {
         let (table, key) = key(0, 0x1000, |_| {});
         let v = view(&table);
         let read = Access::REMOTE_READ;
-        assert!(matches!(v.check(key ^ 1, 0, 1, read), Err(Refusal::UnknownKey { .. })));
-        assert!(matches!(v.check(key ^ 0x100, 0, 1, read), Err(Refusal::UnknownKey { .. })));
-        assert!(matches!(v.check(key, 0, 1, Access::REMOTE_ATOMIC), Err(Refusal::NotAllowed { .. })));
-        assert!(matches!(KeyView { pd: 6, ..v }.check(key, 0, 1, read), Err(Refusal::WrongPd { .. })));
+        assert!(matches!(
+            v.check(key ^ 1, 0, 1, read),
+            Err(Refusal::UnknownKey { .. })
+        ));
+        assert!(matches!(
+            v.check(key ^ 0x100, 0, 1, read),
+            Err(Refusal::UnknownKey { .. })
+        ));
+        assert!(matches!(
+            v.check(key, 0, 1, Access::REMOTE_ATOMIC),
+            Err(Refusal::NotAllowed { .. })
+        ));
+        assert!(matches!(
+            KeyView { pd: 6, ..v }.check(key, 0, 1, read),
+            Err(Refusal::WrongPd { .. })
+        ));
         let (table, key) = self::key(0, 0x1000, |mkc| mkc.set_qpn(0x41).unwrap());
-        assert!(matches!(view(&table).check(key, 0, 1, read), Err(Refusal::WrongQp { qpn: 0x41, .. })));
+        assert!(matches!(
+            view(&table).check(key, 0, 1, read),
+            Err(Refusal::WrongQp { qpn: 0x41, .. })
+        ));
         let (table, key) = self::key(0, 0x1000, |mkc| mkc.set_free(true));
-        assert!(matches!(view(&table).check(key, 0, 1, read), Err(Refusal::Free { .. })));
+        assert!(matches!(
+            view(&table).check(key, 0, 1, read),
+            Err(Refusal::Free { .. })
+        ));
     }
 
     #[test]
     fn memory_that_the_host_did_not_map_is_a_fault() {
         let (table, key) = key(0, 0x1000, |_| {});
         let range = Range { key, va: 0, len: 8 };
-        let fault = view(&table).slices(&HostMemory::new(), range, Access::REMOTE_READ, &mut HostSlices::new());
+        let fault = view(&table).slices(
+            &HostMemory::new(),
+            range,
+            Access::REMOTE_READ,
+            &mut HostSlices::new(),
+        );
         assert!(matches!(fault, Err(Refusal::Host { .. })));
     }
 }

@@ -133,7 +133,9 @@ impl Nic {
     /// The access leaves the space.
     pub fn config_read(&self, offset: u16, data: &mut [u8]) -> Result<(), DeviceError> {
         let len = data.len();
-        self.config.read(offset, data).map_err(|_| config_out_of_range(offset, len))
+        self.config
+            .read(offset, data)
+            .map_err(|_| config_out_of_range(offset, len))
     }
 
     /// Writes configuration space.
@@ -292,7 +294,9 @@ fn limits_of(profile: &Profile) -> Limits {
     let uar_pages = profile.bar_bytes() / bar::UAR_BYTES;
     let first_uar = profile.first_uar;
     Limits {
-        max_uar: u32::try_from(uar_pages).unwrap_or(u32::MAX).saturating_sub(first_uar),
+        max_uar: u32::try_from(uar_pages)
+            .unwrap_or(u32::MAX)
+            .saturating_sub(first_uar),
         first_uar,
         max_pd: most(caps.log_max_pd(), default.max_pd),
         max_eq: most(caps.log_max_eq(), default.max_eq),

@@ -82,7 +82,9 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("drive", &self.drive).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("drive", &self.drive)
+            .finish_non_exhaustive()
     }
 }
 
@@ -205,7 +207,8 @@ impl Shared {
             && self.waiting.load(Ordering::SeqCst) == 0
             && !self.stop.load(Ordering::SeqCst);
         if nothing_new {
-            self.sleeper.sleep(timeout.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP));
+            self.sleeper
+                .sleep(timeout.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP));
         }
         self.sleeper.awake();
     }

@@ -98,7 +98,10 @@ impl Path {
     /// The path that `ads` describes, from an entry of the GID table.
     pub fn new(ads: &Ads, gid: Gid) -> Path {
         let addresses = Addresses::new(ads, gid);
-        Path { encap: addresses.encap(), addresses }
+        Path {
+            encap: addresses.encap(),
+            addresses,
+        }
     }
 }
 

@@ -73,7 +73,10 @@ impl DataPlane {
             match self.host.read_be32(cq.dbr) {
                 Ok(ci) => cq.ci = ci & 0xff_ffff,
                 Err(fault) => {
-                    self.violations.note(Violation::HostMemory, format_args!("record of CQ {cqn:#x}: {fault}"));
+                    self.violations.note(
+                        Violation::HostMemory,
+                        format_args!("record of CQ {cqn:#x}: {fault}"),
+                    );
                     return self.break_cq(cqn, 2);
                 }
             }
@@ -89,7 +92,8 @@ impl DataPlane {
         // In an entry of 128 bytes the CQE is the second half.
         let at = ((slot + 1) << cq.log_cqe_bytes) - 64;
         if let Err(fault) = super::publish(&self.host, &cq.ring, at, &cqe) {
-            self.violations.note(Violation::HostMemory, format_args!("CQ {cqn:#x}: {fault}"));
+            self.violations
+                .note(Violation::HostMemory, format_args!("CQ {cqn:#x}: {fault}"));
             return self.break_cq(cqn, 2);
         }
         cq.pi = cq.pi.wrapping_add(1);
@@ -129,7 +133,8 @@ impl DataPlane {
     pub(super) fn cq_doorbell(&mut self, uar: u32, image: u32, cqn_word: u32) {
         let cqn = cqn_word & 0xff_ffff;
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
-            self.violations.note(Violation::UnknownObject, format_args!("arm of CQ {cqn:#x}"));
+            self.violations
+                .note(Violation::UnknownObject, format_args!("arm of CQ {cqn:#x}"));
             return;
         };
         if cq.uar_page != uar {

@@ -18,12 +18,16 @@ impl DataPlane {
     /// A write of the host to UAR page `uar`, at `offset` in it: 4 bytes, 8 bytes, or a longer burst.
     pub fn uar_write(&mut self, uar: u32, offset: u32, data: &[u8]) {
         let Some(page) = self.objects.uars.get_mut(uar) else {
-            self.violations.note(Violation::UnknownUar, format_args!("write to UAR {uar:#x} + {offset:#x}"));
+            self.violations.note(
+                Violation::UnknownUar,
+                format_args!("write to UAR {uar:#x} + {offset:#x}"),
+            );
             return;
         };
         let half = page.half.take();
         if !self.bus_master {
-            self.violations.note(Violation::BusMasterOff, format_args!("doorbell in UAR {uar:#x}"));
+            self.violations
+                .note(Violation::BusMasterOff, format_args!("doorbell in UAR {uar:#x}"));
             return;
         }
         let words = words(data);
@@ -77,7 +81,8 @@ impl DataPlane {
     fn send_doorbell(&mut self, uar: u32, qpn: u32) {
         self.counters.send_doorbells += 1;
         let Some(qp) = self.objects.qps.get(qpn) else {
-            self.violations.note(Violation::UnknownObject, format_args!("doorbell of QP {qpn:#x}"));
+            self.violations
+                .note(Violation::UnknownObject, format_args!("doorbell of QP {qpn:#x}"));
             return;
         };
         if qp.uar_page != uar {
@@ -94,6 +99,9 @@ fn words(data: &[u8]) -> Option<(u32, Option<u32>)> {
     if !data.len().is_multiple_of(4) {
         return None;
     }
-    let word = |at: usize| data.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+    let word = |at: usize| {
+        data.get(at..at + 4)
+            .map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+    };
     Some((word(0)?, word(4)))
 }

@@ -89,7 +89,10 @@ impl Event {
                 data[0..4].copy_from_slice(&slots.to_be_bytes());
                 (event_type::COMMAND, 0)
             }
-            Event::PageRequest { function_id, num_pages } => {
+            Event::PageRequest {
+                function_id,
+                num_pages,
+            } => {
                 data[2..4].copy_from_slice(&function_id.to_be_bytes());
                 data[4..8].copy_from_slice(&num_pages.to_be_bytes());
                 (event_type::PAGE_REQUEST, 0)
@@ -108,7 +111,11 @@ impl Event {
                 data[11] = syndrome;
                 (event_type::CQ_ERROR, 0)
             }
-            Event::Other { event_type, sub_type, data: given } => {
+            Event::Other {
+                event_type,
+                sub_type,
+                data: given,
+            } => {
                 data = given;
                 (event_type, sub_type)
             }
@@ -150,7 +157,8 @@ impl DataPlane {
 
     fn write_eqe(&mut self, eqn: u32, event_type: u8, sub_type: u8, data: &[u8; 28]) {
         let Some(eq) = self.objects.eqs.get_mut(eqn) else {
-            self.violations.note(Violation::UnknownObject, format_args!("event for EQ {eqn:#x}"));
+            self.violations
+                .note(Violation::UnknownObject, format_args!("event for EQ {eqn:#x}"));
             return;
         };
         if eq.outstanding() >= eq.entries() && !eq.overrun_ignore {
@@ -166,7 +174,8 @@ impl DataPlane {
         eqe[0x3f] = (eq.pi >> eq.log_size & 1) as u8;
         let slot = u64::from(eq.pi & (eq.entries() - 1));
         if let Err(fault) = super::publish(&self.host, &eq.ring, slot * 64, &eqe) {
-            self.violations.note(Violation::HostMemory, format_args!("EQ {eqn:#x}: {fault}"));
+            self.violations
+                .note(Violation::HostMemory, format_args!("EQ {eqn:#x}: {fault}"));
             return;
         }
         eq.pi = eq.pi.wrapping_add(1);
@@ -182,7 +191,8 @@ impl DataPlane {
         let eqn = value >> 24;
         let ci = value & 0xff_ffff;
         let Some(eq) = self.objects.eqs.get_mut(eqn) else {
-            self.violations.note(Violation::UnknownObject, format_args!("doorbell of EQ {eqn:#x}"));
+            self.violations
+                .note(Violation::UnknownObject, format_args!("doorbell of EQ {eqn:#x}"));
             return;
         };
         if eq.uar_page != uar {

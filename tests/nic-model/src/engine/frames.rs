@@ -16,7 +16,11 @@ impl Addresses {
     /// The headers before the BTH.
     pub fn encap(&self) -> Encap {
         let Addresses { gid, .. } = self;
-        let vlan = gid.vlan.map(|vid| Vlan { vid, pcp: self.priority & 7, dei: false });
+        let vlan = gid.vlan.map(|vid| Vlan {
+            vid,
+            pcp: self.priority & 7,
+            dei: false,
+        });
         Encap {
             dst: self.dmac,
             src: gid.mac,
@@ -26,7 +30,10 @@ impl Addresses {
     }
 
     fn network(&self, gid: &Gid) -> L3 {
-        let udp = Udp { src_port: self.udp_sport, checksum: 0 };
+        let udp = Udp {
+            src_port: self.udp_sport,
+            checksum: 0,
+        };
         let ipv6 = Ipv6 {
             traffic_class: self.tclass,
             flow_label: self.flow_label,
@@ -83,7 +90,11 @@ impl DataPlane {
         self.counters.frames_out += 1;
         self.counters.bytes_out += frame.len() as u64;
         let own = self.is_own_mac(path.encap.dst);
-        let queue = if own { &mut self.loopback } else { &mut self.outgoing };
+        let queue = if own {
+            &mut self.loopback
+        } else {
+            &mut self.outgoing
+        };
         if queue.len() < MAX_QUEUED_FRAMES {
             queue.push_back(frame);
         }
@@ -140,7 +151,11 @@ impl DataPlane {
             self.counters.dropped_qp += 1;
             return;
         }
-        if !qp.path.as_ref().is_some_and(|path| path.addresses.is_reverse_of(&roce.encap)) {
+        if !qp
+            .path
+            .as_ref()
+            .is_some_and(|path| path.addresses.is_reverse_of(&roce.encap))
+        {
             self.counters.dropped_address += 1;
             return;
         }

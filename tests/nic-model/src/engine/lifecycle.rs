@@ -50,7 +50,11 @@ fn remove<T>(
 ) -> Result<T, ObjectError> {
     let users = users(table.get(number).ok_or(no_such(object, number))?);
     if users != 0 {
-        return Err(ObjectError::Busy { object, number, users });
+        return Err(ObjectError::Busy {
+            object,
+            number,
+            users,
+        });
     }
     table.remove(number).ok_or(no_such(object, number))
 }
@@ -150,7 +154,7 @@ impl DataPlane {
     /// It is not there.
     pub fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError> {
         let srq = self.objects.srqs.get(srqn).ok_or(no_such("SRQ", srqn))?;
-        *srqc = srq.context.clone();
+        *srqc = srq.context;
         srqc.set_lwm(srq.limit);
         Ok(())
     }
@@ -188,7 +192,11 @@ impl DataPlane {
             remote_read: qpc.rre(),
             remote_write: qpc.rwe(),
             remote_atomic: qpc.rae(),
-            atomic_mode: if qpc.atomic_mode() == 0 { AtomicMode::None } else { AtomicMode::Ib },
+            atomic_mode: if qpc.atomic_mode() == 0 {
+                AtomicMode::None
+            } else {
+                AtomicMode::Ib
+            },
             window_bytes: WINDOW_BYTES,
         }
     }
@@ -199,11 +207,13 @@ impl DataPlane {
             return Ok(None);
         }
         let ads = qpc.primary_address_path();
-        let gid = self.gid(u16::from(ads.src_addr_index())).ok_or(ObjectError::BadValue {
-            field: "src_addr_index",
-            value: u64::from(ads.src_addr_index()),
-            reason: "the GID table has nothing there",
-        })?;
+        let gid = self
+            .gid(u16::from(ads.src_addr_index()))
+            .ok_or(ObjectError::BadValue {
+                field: "src_addr_index",
+                value: u64::from(ads.src_addr_index()),
+                reason: "the GID table has nothing there",
+            })?;
         Ok(Some(Path::new(ads, gid)))
     }
 }
@@ -236,13 +246,19 @@ impl QpRefs {
 
 impl HostDma for DataPlane {
     fn read(&self, iova: u64, data: &mut [u8]) -> Result<(), DmaFault> {
-        let fault = DmaFault { iova, len: data.len() };
+        let fault = DmaFault {
+            iova,
+            len: data.len(),
+        };
         self.dma_allowed(fault)?;
         self.host.read(iova, data).map_err(|_| fault)
     }
 
     fn write(&self, iova: u64, data: &[u8]) -> Result<(), DmaFault> {
-        let fault = DmaFault { iova, len: data.len() };
+        let fault = DmaFault {
+            iova,
+            len: data.len(),
+        };
         self.dma_allowed(fault)?;
         let done = match data {
             // A single byte gives an entry back: everything before it must be visible first.
@@ -276,11 +292,20 @@ impl Plane for DataPlane {
     }
 
     fn alloc_transport_domain(&mut self) -> Result<u32, ObjectError> {
-        insert(&mut self.objects.transport_domains, "transport domain", |_| Ok(()))
+        insert(
+            &mut self.objects.transport_domains,
+            "transport domain",
+            |_| Ok(()),
+        )
     }
 
     fn dealloc_transport_domain(&mut self, td: u32) -> Result<(), ObjectError> {
-        remove(&mut self.objects.transport_domains, "transport domain", td, |()| 0)
+        remove(
+            &mut self.objects.transport_domains,
+            "transport domain",
+            td,
+            |()| 0,
+        )
     }
 
     fn alloc_xrcd(&mut self) -> Result<u32, ObjectError> {
@@ -341,7 +366,9 @@ impl Plane for DataPlane {
         self.need_uar(eqc.uar_page())?;
         let max = self.limits.log_max_eq_size;
         let pages = self.pages_for(pas);
-        let eqn = insert(&mut self.objects.eqs, "EQ", |n| Eq::new(n, eqc, event_bitmask, max, pages))?;
+        let eqn = insert(&mut self.objects.eqs, "EQ", |n| {
+            Eq::new(n, eqc, event_bitmask, max, pages)
+        })?;
         self.use_uar(eqc.uar_page(), 1);
         Ok(eqn)
     }
@@ -354,7 +381,7 @@ impl Plane for DataPlane {
 
     fn query_eq(&self, eqn: u32, eqc: &mut Eqc) -> Result<[u64; 4], ObjectError> {
         let eq = self.objects.eqs.get(eqn).ok_or(no_such("EQ", eqn))?;
-        *eqc = eq.context.clone();
+        *eqc = eq.context;
         // 0x9: armed, 0xa: fired (PRM, EQ context, st).
         let _ = eqc.set_st(if eq.armed { 0x9 } else { 0xa });
         let _ = eqc.set_consumer_counter(eq.ci & 0xff_ffff);
@@ -415,7 +442,7 @@ impl Plane for DataPlane {
 
     fn query_cq(&self, cqn: u32, cqc: &mut Cqc) -> Result<(), ObjectError> {
         let cq = self.objects.cqs.get(cqn).ok_or(no_such("CQ", cqn))?;
-        *cqc = cq.context.clone();
+        *cqc = cq.context;
         // Status 0xa: error or overflow. State 0x6: armed, 0x9: not (PRM, CQ context).
         let _ = cqc.set_status(if cq.state == CqState::Good { 0 } else { 0xa });
         let _ = cqc.set_st(if cq.arm.is_some() { 0x6 } else { 0x9 });
@@ -427,7 +454,9 @@ impl Plane for DataPlane {
     fn create_mkey(&mut self, mkc: &Mkc, translations: Buffer<'_>) -> Result<u32, ObjectError> {
         self.need_pd(mkc.pd())?;
         let pages = self.pages_for(translations);
-        let index = insert(&mut self.objects.mkeys, "memory key", |n| Mkey::new(n, mkc, pages))?;
+        let index = insert(&mut self.objects.mkeys, "memory key", |n| {
+            Mkey::new(n, mkc, pages)
+        })?;
         self.use_pd(mkc.pd(), 1);
         Ok(index)
     }
@@ -439,8 +468,12 @@ impl Plane for DataPlane {
     }
 
     fn query_mkey(&self, index: u32, mkc: &mut Mkc) -> Result<(), ObjectError> {
-        let mkey = self.objects.mkeys.get(index).ok_or(no_such("memory key", index))?;
-        *mkc = mkey.context.clone();
+        let mkey = self
+            .objects
+            .mkeys
+            .get(index)
+            .ok_or(no_such("memory key", index))?;
+        *mkc = mkey.context;
         mkc.set_free(mkey.free);
         Ok(())
     }
@@ -482,7 +515,7 @@ impl Plane for DataPlane {
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             return Err(no_such("QP", qpn));
         };
-        qp.context = qpc.clone();
+        qp.context = *qpc;
         if path.is_some() {
             qp.path = path;
         }
@@ -534,7 +567,7 @@ impl Plane for DataPlane {
 
     fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError> {
         let qp = self.objects.qps.get(qpn).ok_or(no_such("QP", qpn))?;
-        *qpc = qp.context.clone();
+        *qpc = qp.context;
         let _ = qpc.set_state(prm_state(qp.state()));
         qpc.set_hw_sq_wqebb_counter(qp.sq.ci);
         qpc.set_hw_rq_counter(u32::from(qp.rq.ci));
@@ -556,14 +589,21 @@ impl Plane for DataPlane {
     }
 
     fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError> {
-        let entry = self.gids.get_mut(usize::from(index)).ok_or(no_such("GID", u32::from(index)))?;
-        *entry = address.map(|address| (address.clone(), Gid::decode(address)));
+        let entry = self
+            .gids
+            .get_mut(usize::from(index))
+            .ok_or(no_such("GID", u32::from(index)))?;
+        *entry = address.map(|address| (*address, Gid::decode(address)));
         Ok(())
     }
 
     fn roce_address(&self, index: u16) -> Option<RoceAddrLayout> {
         let entry = self.gids.get(usize::from(index))?;
-        Some(entry.as_ref().map_or_else(RoceAddrLayout::zeroed, |(layout, _)| layout.clone()))
+        Some(
+            entry
+                .as_ref()
+                .map_or_else(RoceAddrLayout::zeroed, |(layout, _)| *layout),
+        )
     }
 
     fn set_roce_enabled(&mut self, enabled: bool) {
@@ -602,12 +642,20 @@ impl Plane for DataPlane {
     fn raise(&mut self, event: FirmwareEvent) -> bool {
         let event = match event {
             FirmwareEvent::Command { slots } => Event::Command { slots },
-            FirmwareEvent::PageRequest { function_id, num_pages } => {
-                Event::PageRequest { function_id, num_pages }
-            }
+            FirmwareEvent::PageRequest {
+                function_id,
+                num_pages,
+            } => Event::PageRequest {
+                function_id,
+                num_pages,
+            },
             FirmwareEvent::PortChange { port, up } => Event::PortChange { port, up },
         };
         DataPlane::raise(self, event)
+    }
+
+    fn set_atomics_in_host_order(&mut self, host_order: bool) {
+        self.atomics_in_host_order = host_order;
     }
 
     fn census(&self) -> Vec<(&'static str, u32)> {
@@ -627,7 +675,7 @@ impl Plane for DataPlane {
     }
 
     fn reset(&mut self) {
-        DataPlane::reset(self);
+        self.forget_objects();
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 
+use super::Counters;
 use super::recv::RecvSource;
 use super::violation::{Violation, Violations};
-use super::Counters;
 use crate::host::{HostMemory, HostSlices};
 use crate::mkey::{KeyView, Range, Refusal};
 use crate::objects::mkey::{ANY_QPN, Access};
@@ -57,7 +57,11 @@ impl Memory<'_> {
                 va: sge.addr,
                 len: bytes,
             })?;
-            let range = Range { key: sge.lkey, va, len: n };
+            let range = Range {
+                key: sge.lkey,
+                va,
+                len: n,
+            };
             self.view()
                 .slices(self.host, range, wanted, &mut out)
                 .map_err(|refusal| self.fault(&self.local_refusals, range, &refusal))?;
@@ -65,7 +69,11 @@ impl Memory<'_> {
             left -= n;
         }
         if left != 0 {
-            return Err(MemoryFault::Protection { key: 0, va: offset, len });
+            return Err(MemoryFault::Protection {
+                key: 0,
+                va: offset,
+                len,
+            });
         }
         Ok(out)
     }
@@ -109,7 +117,11 @@ impl QpMemory for Memory<'_> {
     }
 
     fn scatter_atomic(&mut self, sges: &[Sge], value: u64) -> Result<(), MemoryFault> {
-        let bytes = if self.atomics_in_host_order { value.to_le_bytes() } else { value.to_be_bytes() };
+        let bytes = if self.atomics_in_host_order {
+            value.to_le_bytes()
+        } else {
+            value.to_be_bytes()
+        };
         self.scatter(sges, 0, &Payload::from_vec(bytes.to_vec()))
     }
 
@@ -120,7 +132,9 @@ impl QpMemory for Memory<'_> {
             RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
         };
         let checked = self.view().check(rkey, va, len, wanted);
-        checked.map(drop).map_err(|refusal| self.fault(&self.remote_refusals, Range { key: rkey, va, len }, &refusal))
+        checked
+            .map(drop)
+            .map_err(|refusal| self.fault(&self.remote_refusals, Range { key: rkey, va, len }, &refusal))
     }
 
     fn remote_write(&mut self, rkey: u32, va: u64, data: &Payload) -> Result<(), MemoryFault> {
@@ -130,14 +144,28 @@ impl QpMemory for Memory<'_> {
     }
 
     fn remote_read(&self, rkey: u32, va: u64, len: u32) -> Result<Payload, MemoryFault> {
-        let range = Range { key: rkey, va, len: u64::from(len) };
+        let range = Range {
+            key: rkey,
+            va,
+            len: u64::from(len),
+        };
         Ok(Payload::from_host(self.remote(range, Access::REMOTE_READ)?))
     }
 
     fn remote_atomic(&mut self, rkey: u32, va: u64, op: AtomicOp) -> Result<u64, MemoryFault> {
-        let slices = self.remote(Range { key: rkey, va, len: 8 }, Access::REMOTE_ATOMIC)?;
+        let slices = self.remote(
+            Range {
+                key: rkey,
+                va,
+                len: 8,
+            },
+            Access::REMOTE_ATOMIC,
+        )?;
         // Eight aligned bytes lie on one page, so in one slice.
-        let iova = slices.first().map(|s| s.iova()).ok_or(MemoryFault::Host { va, len: 8 })?;
+        let iova = slices
+            .first()
+            .map(|s| s.iova())
+            .ok_or(MemoryFault::Host { va, len: 8 })?;
         let done = match op {
             AtomicOp::CompareSwap { compare, swap } => self.host.compare_swap(iova, compare, swap),
             AtomicOp::FetchAdd { add } => self.host.fetch_add(iova, add),
@@ -160,7 +188,11 @@ impl QpMemory for Memory<'_> {
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), MemoryFault> {
-        let fault = MemoryFault::Protection { key: rkey, va: 0, len: 0 };
+        let fault = MemoryFault::Protection {
+            key: rkey,
+            va: 0,
+            len: 0,
+        };
         let (pd, qpn) = (self.pd, self.qpn);
         let mkey = self.mkeys.get_mut(rkey >> 8).ok_or(fault)?;
         let reachable = u32::from(mkey.variant) == rkey & 0xff && mkey.pd == pd;

@@ -14,8 +14,8 @@
 pub mod address;
 pub mod completion;
 mod doorbell;
-mod frames;
 pub mod events;
+mod frames;
 pub mod interrupts;
 mod lifecycle;
 mod memory;
@@ -182,12 +182,6 @@ impl DataPlane {
         self.bus_master = on;
     }
 
-    /// Chooses the byte order of atomic results in local memory: the host's, or big-endian
-    /// (`atomic_req_8B_endianness_mode`).
-    pub fn set_atomics_in_host_order(&mut self, on: bool) {
-        self.atomics_in_host_order = on;
-    }
-
     /// Sums the counters of all QPs, those that are gone included.
     pub fn transport_counters(&self) -> QpCounters {
         let live = self.objects.qps.iter().filter_map(|(_, qp)| qp.rc.as_ref());
@@ -196,6 +190,18 @@ impl DataPlane {
 
     /// Function reset: all objects are gone, the port is as at power-on; memory maps and eventfds stay.
     pub fn reset(&mut self) {
+        self.forget_objects();
+        self.port.l2_table.clear();
+        self.port.roce_enabled = false;
+        self.port.admin_up = true;
+        self.bus_master = false;
+        self.atomics_in_host_order = false;
+    }
+
+    /// All objects, GIDs and queued frames are gone, without a further access to host memory.
+    fn forget_objects(&mut self) {
+        let counters = self.transport_counters();
+        self.retired = counters;
         self.objects.clear();
         self.gids.iter_mut().for_each(|g| *g = None);
         self.run_queue.clear();
@@ -203,11 +209,6 @@ impl DataPlane {
         self.broken_cqs.clear();
         self.outgoing.clear();
         self.loopback.clear();
-        self.port.l2_table.clear();
-        self.port.roce_enabled = false;
-        self.port.admin_up = true;
-        self.bus_master = false;
-        self.atomics_in_host_order = false;
     }
 
     /// The GID table's entry `index`.

@@ -138,7 +138,8 @@ fn read_list(
 
 /// Decodes a data segment of 16 bytes. A byte count of 0 stands for 2^31 (PRM, data segment).
 pub(super) fn data_segment(segment: &[u8]) -> Sge {
-    let word = |at: usize| u32::from_be_bytes([segment[at], segment[at + 1], segment[at + 2], segment[at + 3]]);
+    let word =
+        |at: usize| u32::from_be_bytes([segment[at], segment[at + 1], segment[at + 2], segment[at + 3]]);
     let len = match word(0) & 0x7fff_ffff {
         0 => 1 << 31,
         len => len,

@@ -65,7 +65,12 @@ impl DataPlane {
             return Some(self.now);
         }
         while let Some(Reverse((at, qpn))) = self.timers.peek().copied() {
-            if self.objects.qps.get(qpn).is_some_and(|qp| qp.timer_at == Some(at)) {
+            if self
+                .objects
+                .qps
+                .get(qpn)
+                .is_some_and(|qp| qp.timer_at == Some(at))
+            {
                 return Some(at);
             }
             self.timers.pop();
@@ -145,7 +150,12 @@ impl DataPlane {
                 break;
             }
         }
-        if self.objects.qps.get(qpn).is_some_and(|qp| qp.state() == QpState::Err) {
+        if self
+            .objects
+            .qps
+            .get(qpn)
+            .is_some_and(|qp| qp.state() == QpState::Err)
+        {
             self.flush_receives(qpn);
         }
         self.set_timer(qpn);
@@ -153,7 +163,13 @@ impl DataPlane {
 
     /// Gives the transport as many sends as it has room for.
     fn fetch_sends(&mut self, qpn: u32) -> bool {
-        let DataPlane { objects, host, violations, counters, .. } = self;
+        let DataPlane {
+            objects,
+            host,
+            violations,
+            counters,
+            ..
+        } = self;
         let Some(qp) = objects.qps.get_mut(qpn) else {
             return false;
         };
@@ -190,7 +206,12 @@ impl DataPlane {
 
     /// Sends of a QP that has no transport: a NOP succeeds, all else fails; in error all are flushed.
     fn do_without_transport(&mut self, qpn: u32) -> bool {
-        let DataPlane { objects, host, violations, .. } = self;
+        let DataPlane {
+            objects,
+            host,
+            violations,
+            ..
+        } = self;
         let Some(qp) = objects.qps.get_mut(qpn) else {
             return false;
         };
@@ -257,7 +278,13 @@ impl DataPlane {
     ) -> Option<R> {
         let mut limit_reached = Vec::new();
         let result = {
-            let DataPlane { objects, host, violations, counters, .. } = self;
+            let DataPlane {
+                objects,
+                host,
+                violations,
+                counters,
+                ..
+            } = self;
             let qp = objects.qps.get_mut(qpn)?;
             let Qp { rc, rq, buffer, .. } = qp;
             let rc = rc.as_mut()?;
@@ -288,7 +315,10 @@ impl DataPlane {
             result
         };
         for srqn in limit_reached {
-            self.raise(Event::Queue { event_type: event_type::SRQ_LIMIT, number: srqn });
+            self.raise(Event::Queue {
+                event_type: event_type::SRQ_LIMIT,
+                number: srqn,
+            });
         }
         Some(result)
     }
@@ -321,9 +351,17 @@ impl DataPlane {
         let id = SendId::unpack(done.id);
         let (cqn, user_index) = (qp.cqn_snd, qp.user_index);
         let misunderstood = id.bad != 0 && done.status == CompletionStatus::Success;
-        let syndrome = if misunderstood { id.bad } else { done.status.syndrome() };
+        let syndrome = if misunderstood {
+            id.bad
+        } else {
+            done.status.syndrome()
+        };
         let completion = Completion {
-            opcode: if syndrome == 0 { cqe_opcode::REQ } else { cqe_opcode::REQ_ERR },
+            opcode: if syndrome == 0 {
+                cqe_opcode::REQ
+            } else {
+                cqe_opcode::REQ_ERR
+            },
             qpn,
             send_opcode: id.opcode,
             user_index,
@@ -373,7 +411,10 @@ impl DataPlane {
             AsyncEvent::AccessError => event_type::WQ_ACCESS_ERROR,
             AsyncEvent::Catastrophic => event_type::WQ_CATASTROPHIC,
         };
-        self.raise(Event::Queue { event_type, number: qpn });
+        self.raise(Event::Queue {
+            event_type,
+            number: qpn,
+        });
     }
 
     /// Moves a QP to error, of the engine's or the host's own will.
@@ -402,14 +443,22 @@ impl DataPlane {
         qp.sq.stuck = false;
         self.wake(qpn);
         if on_srq {
-            self.raise(Event::Queue { event_type: event_type::SRQ_LAST_WQE, number: qpn });
+            self.raise(Event::Queue {
+                event_type: event_type::SRQ_LAST_WQE,
+                number: qpn,
+            });
         }
     }
 
     fn flush_receives(&mut self, qpn: u32) {
         let now = self.now;
         loop {
-            let DataPlane { objects, host, violations, .. } = self;
+            let DataPlane {
+                objects,
+                host,
+                violations,
+                ..
+            } = self;
             let Some(qp) = objects.qps.get_mut(qpn) else {
                 return;
             };
@@ -459,13 +508,20 @@ impl DataPlane {
 
     /// A CQ broke: what reports to it can't go on (IBTA vol. 1, 10.10.2.3).
     fn fail_qps_of(&mut self, cqn: u32) {
-        let users = self.objects.qps.iter().filter(|(_, qp)| qp.cqn_snd == cqn || qp.cqn_rcv == cqn);
+        let users = self
+            .objects
+            .qps
+            .iter()
+            .filter(|(_, qp)| qp.cqn_snd == cqn || qp.cqn_rcv == cqn);
         let users: Vec<u32> = users.map(|(qpn, _)| qpn).collect();
         for qpn in users {
             let state = self.objects.qps.get(qpn).map(Qp::state);
             if !matches!(state, None | Some(QpState::Reset | QpState::Err)) {
                 self.fail_qp(qpn);
-                self.raise(Event::Queue { event_type: event_type::WQ_CATASTROPHIC, number: qpn });
+                self.raise(Event::Queue {
+                    event_type: event_type::WQ_CATASTROPHIC,
+                    number: qpn,
+                });
             }
         }
     }

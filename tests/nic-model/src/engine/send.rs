@@ -2,8 +2,8 @@
 
 use ferroce_hw_regs::wqe::opcode;
 
-use super::recv::data_segment;
 use super::read_ring;
+use super::recv::data_segment;
 use super::violation::{Violation, Violations};
 use crate::host::HostMemory;
 use crate::objects::PageList;
@@ -72,7 +72,11 @@ impl SendSource<'_> {
                 return (!flush).then_some(work);
             }
         };
-        let parsed = if flush { Ok(nothing(id)) } else { self.check_and_parse(id, &mut wqe[..bytes]) };
+        let parsed = if flush {
+            Ok(nothing(id))
+        } else {
+            self.check_and_parse(id, &mut wqe[..bytes])
+        };
         match parsed {
             Ok(work) => {
                 self.ring.ci = self.ring.ci.wrapping_add(wqebbs);
@@ -94,7 +98,10 @@ impl SendSource<'_> {
         step: Option<u16>,
     ) -> SendWork {
         let wqe_index = self.ring.ci;
-        let what = format_args!("send WQE {wqe_index:#x} of QP {:#x}, opcode {opcode:#x}: {rule}", self.qpn);
+        let what = format_args!(
+            "send WQE {wqe_index:#x} of QP {:#x}, opcode {opcode:#x}: {rule}",
+            self.qpn
+        );
         self.violations.note(violation, what);
         let id = SendId {
             wqe_index,
@@ -115,7 +122,10 @@ impl SendSource<'_> {
         wqe: &mut [u8; MAX_WQE_BYTES],
     ) -> Result<Fetched, (Violation, &'static str)> {
         if u32::from(pending) > self.ring.wqebbs {
-            return Err((Violation::ProducerIndex, "the producer index is more than a ring ahead"));
+            return Err((
+                Violation::ProducerIndex,
+                "the producer index is more than a ring ahead",
+            ));
         }
         self.read_wqebbs(0, &mut wqe[..WQEBB_BYTES as usize])?;
         let word = |at: usize| u32::from_be_bytes([wqe[at], wqe[at + 1], wqe[at + 2], wqe[at + 3]]);
@@ -220,12 +230,18 @@ fn parse(id: SendId, wqe: &[u8]) -> Result<SendWork, &'static str> {
 
 /// The operation, and what follows its segments.
 fn operation(opcode: u8, imm: u32, wqe: &[u8]) -> Result<(SendOp, &[u8]), &'static str> {
-    let after = |segments: usize| wqe.get(segments * SEGMENT..).ok_or("it is too short for its opcode");
+    let after = |segments: usize| {
+        wqe.get(segments * SEGMENT..)
+            .ok_or("it is too short for its opcode")
+    };
     let remote = || -> Result<Remote, &'static str> {
         if be32(wqe, 28)? != 0 {
             return Err("reserved bytes of its remote address segment are set");
         }
-        Ok(Remote { va: be64(wqe, 16)?, rkey: be32(wqe, 24)? })
+        Ok(Remote {
+            va: be64(wqe, 16)?,
+            rkey: be32(wqe, 24)?,
+        })
     };
     Ok(match opcode {
         opcode::NOP => (SendOp::Nop, &[]),
@@ -233,13 +249,32 @@ fn operation(opcode: u8, imm: u32, wqe: &[u8]) -> Result<(SendOp, &[u8]), &'stat
         opcode::SEND_IMM => (SendOp::SendImm { imm }, after(1)?),
         opcode::SEND_INVAL => (SendOp::SendInvalidate { rkey: imm }, after(1)?),
         opcode::RDMA_WRITE => (SendOp::Write { remote: remote()? }, after(2)?),
-        opcode::RDMA_WRITE_IMM => (SendOp::WriteImm { remote: remote()?, imm }, after(2)?),
+        opcode::RDMA_WRITE_IMM => (
+            SendOp::WriteImm {
+                remote: remote()?,
+                imm,
+            },
+            after(2)?,
+        ),
         opcode::RDMA_READ => (SendOp::Read { remote: remote()? }, after(2)?),
         opcode::ATOMIC_CS => {
             let (swap, compare) = (be64(wqe, 32)?, be64(wqe, 40)?);
-            (SendOp::CompareSwap { remote: remote()?, compare, swap }, after(3)?)
+            (
+                SendOp::CompareSwap {
+                    remote: remote()?,
+                    compare,
+                    swap,
+                },
+                after(3)?,
+            )
         }
-        opcode::ATOMIC_FA => (SendOp::FetchAdd { remote: remote()?, add: be64(wqe, 32)? }, after(3)?),
+        opcode::ATOMIC_FA => (
+            SendOp::FetchAdd {
+                remote: remote()?,
+                add: be64(wqe, 32)?,
+            },
+            after(3)?,
+        ),
         _ => return Err("its opcode is unknown, or of a kind that this QP does not do"),
     })
 }
@@ -260,13 +295,22 @@ fn data(mut rest: &[u8]) -> Result<SendData, &'static str> {
             return Err("an inline segment is longer than 1023 bytes");
         }
         let len = (first & INLINE_LENGTH) as usize;
-        inline.extend_from_slice(rest.get(4..4 + len).ok_or("inline data passes the end of the WQE")?);
-        rest = rest.get((4 + len).next_multiple_of(SEGMENT)..).unwrap_or_default();
+        inline.extend_from_slice(
+            rest.get(4..4 + len)
+                .ok_or("inline data passes the end of the WQE")?,
+        );
+        rest = rest
+            .get((4 + len).next_multiple_of(SEGMENT)..)
+            .unwrap_or_default();
         if rest.is_empty() && sges.is_empty() {
             return Ok(SendData::Inline(Payload::from_vec(inline)));
         }
     }
-    if inline.is_empty() { Ok(SendData::Sges(sges)) } else { Err("inline data and pointers are mixed") }
+    if inline.is_empty() {
+        Ok(SendData::Sges(sges))
+    } else {
+        Err("inline data and pointers are mixed")
+    }
 }
 
 /// What an operation can't do with its data.
@@ -303,7 +347,11 @@ mod tests {
     }
 
     fn id(opcode: u8) -> SendId {
-        SendId { wqe_index: 7, opcode, bad: 0 }
+        SendId {
+            wqe_index: 7,
+            opcode,
+            bad: 0,
+        }
     }
 
     #[test]
@@ -313,7 +361,9 @@ mod tests {
         inline.resize(16, 0xee);
         let work = parse(id(opcode::SEND), &wqe(opcode::SEND, &inline)).unwrap();
         assert!(work.signaled && !work.fence);
-        let SendData::Inline(data) = work.data else { panic!("not inline") };
+        let SendData::Inline(data) = work.data else {
+            panic!("not inline")
+        };
         assert_eq!(data.to_vec().unwrap(), b"hello");
         inline[3] = 13;
         assert!(parse(id(opcode::SEND), &wqe(opcode::SEND, &inline)).is_err());
@@ -330,9 +380,23 @@ mod tests {
         segments[23] = 0x33;
         segments[31] = 0x50;
         let work = parse(id(opcode::RDMA_WRITE), &wqe(opcode::RDMA_WRITE, &segments)).unwrap();
-        assert_eq!(work.op, SendOp::Write { remote: Remote { va: 0x10, rkey: 0x22 } });
-        let SendData::Sges(sges) = work.data else { panic!("inline") };
-        assert_eq!(sges, [Sge { addr: 0x50, len: 0x40, lkey: 0x33 }]);
+        assert_eq!(
+            work.op,
+            SendOp::Write {
+                remote: Remote { va: 0x10, rkey: 0x22 }
+            }
+        );
+        let SendData::Sges(sges) = work.data else {
+            panic!("inline")
+        };
+        assert_eq!(
+            sges,
+            [Sge {
+                addr: 0x50,
+                len: 0x40,
+                lkey: 0x33
+            }]
+        );
         assert_eq!(SendId::unpack(work.id), id(opcode::RDMA_WRITE));
         assert!(parse(id(opcode::RDMA_WRITE), &wqe(opcode::RDMA_WRITE, &segments[..8])).is_err());
     }

@@ -88,7 +88,7 @@ impl Cq {
                 ));
             }
         };
-        if context.dbr_addr() % 8 != 0 {
+        if !context.dbr_addr().is_multiple_of(8) {
             return Err(bad(
                 "dbr_addr",
                 context.dbr_addr(),
@@ -114,7 +114,7 @@ impl Cq {
             answered_sn: None,
             solicited_pi: None,
             users: 0,
-            context: context.clone(),
+            context: *context,
         })
     }
 

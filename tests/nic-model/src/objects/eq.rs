@@ -75,7 +75,7 @@ impl Eq {
             armed: false,
             overruns: 0,
             users: 0,
-            context: context.clone(),
+            context: *context,
         })
     }
 

@@ -122,7 +122,7 @@ impl Mkey {
             start,
             len: if whole { None } else { Some(bytes) },
             translation,
-            context: context.clone(),
+            context: *context,
         })
     }
 }

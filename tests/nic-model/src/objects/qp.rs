@@ -145,8 +145,12 @@ impl Qp {
             3 => ReceiveFrom::Nowhere,
             other => return Err(bad("rq_type", u64::from(other), "there is no such receive queue")),
         };
-        if context.dbr_addr() % 8 != 0 {
-            return Err(bad("dbr_addr", context.dbr_addr(), "the doorbell record is 8 bytes and aligned"));
+        if !context.dbr_addr().is_multiple_of(8) {
+            return Err(bad(
+                "dbr_addr",
+                context.dbr_addr(),
+                "the doorbell record is 8 bytes and aligned",
+            ));
         }
         let mut rq = RecvRing::default();
         if receive_from == ReceiveFrom::Own {
@@ -157,7 +161,11 @@ impl Qp {
         let rq_bytes = u64::from(rq.wqes) << rq.log_stride;
         let sq = SendRing {
             base: rq_bytes,
-            wqebbs: if context.no_sq() { 0 } else { 1 << context.log_sq_size() },
+            wqebbs: if context.no_sq() {
+                0
+            } else {
+                1 << context.log_sq_size()
+            },
             ..SendRing::default()
         };
         let bytes = rq_bytes + u64::from(sq.wqebbs * WQEBB_BYTES);
@@ -176,7 +184,7 @@ impl Qp {
             sq,
             rq,
             receive_from,
-            context: context.clone(),
+            context: *context,
             state: QpState::Reset,
             rc: None,
             path: None,

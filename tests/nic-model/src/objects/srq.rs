@@ -46,7 +46,7 @@ impl Srq {
         context: &Srqc,
         ring: impl FnOnce(u32, u64, u64) -> Result<PageList, ObjectError>,
     ) -> Result<Srq, ObjectError> {
-        if context.dbr_addr() % 8 != 0 {
+        if !context.dbr_addr().is_multiple_of(8) {
             return Err(ObjectError::BadValue {
                 field: "dbr_addr",
                 value: context.dbr_addr(),
@@ -70,7 +70,7 @@ impl Srq {
             limit: context.lwm(),
             error: false,
             users: 0,
-            context: context.clone(),
+            context: *context,
         })
     }
 }

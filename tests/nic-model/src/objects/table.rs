@@ -60,7 +60,11 @@ impl<T> Table<T> {
         let fresh = self.slots.len() as u32;
         let prefer_fresh =
             fresh < self.limit && (self.free.is_empty() || fresh < (self.limit / 4).min(1 << 12));
-        let next_free = if prefer_fresh { Some(fresh) } else { self.free.front().copied() };
+        let next_free = if prefer_fresh {
+            Some(fresh)
+        } else {
+            self.free.front().copied()
+        };
         let Some(slot) = next_free else {
             return Ok(None);
         };
