@@ -113,6 +113,7 @@ pub struct RcQp {
 impl RcQp {
     /// A QP in RTR. Of `config` the attributes of the receive side count.
     pub fn new(config: QpConfig) -> RcQp {
+        let config = config.with_valid_mtu();
         RcQp {
             requester: Requester::new(&config),
             responder: Responder::new(&config),
@@ -131,7 +132,7 @@ impl RcQp {
     /// In other states nothing happens.
     pub fn to_rts(&mut self, config: QpConfig) {
         if self.shared.state == QpState::Rtr {
-            self.shared.config = config;
+            self.shared.config = config.with_valid_mtu();
             self.requester = Requester::new(&self.shared.config);
             self.shared.state = QpState::Rts;
             self.established = true;
@@ -291,25 +292,24 @@ impl RcQp {
     /// The next packet to send, if there is one; also gives events (local memory that can't be read). Becomes
     /// worth calling again after any `handle_*`, `post_send` or change of state.
     pub fn poll_transmit<M: QpMemory + ?Sized>(&mut self, now: Nanos, mem: &mut M) -> Option<Packet> {
-        let mut packet = None;
         for _ in 0..2 {
-            packet = if self.responder_first {
-                let (packet, health) = self.responder.poll_transmit(&mut self.shared, mem);
-                self.act_on(health, true);
-                packet
-            } else {
-                let (packet, health) = self.requester.poll_transmit(now, &mut self.shared, mem);
-                self.act_on(health, false);
-                packet
-            };
+            let mut health = Health::Good;
+            let responding = self.responder_first;
             // Turns, so that neither a long READ response nor a queue of WRITEs starves the other half.
-            self.responder_first = !self.responder_first;
+            self.responder_first = !responding;
+            let packet = if responding {
+                self.responder.poll_transmit(&mut self.shared, mem, &mut health)
+            } else {
+                self.requester
+                    .poll_transmit(now, &mut self.shared, mem, &mut health)
+            };
+            self.act_on(health, responding);
             if packet.is_some() {
                 self.shared.counters.packets_sent += 1;
-                break;
+                return packet;
             }
         }
-        packet
+        None
     }
 
     /// The oldest event not yet taken.

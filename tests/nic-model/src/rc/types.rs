@@ -456,7 +456,8 @@ pub trait QpMemory {
 /// Attributes of an RC QP. Those of the send side count from RTS on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QpConfig {
-    /// Largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes.
+    /// Largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes. Another value counts as the next lower
+    /// of these, and one below 256 as 256.
     pub path_mtu: u32,
     /// QP number of the peer, 24 bits.
     pub dest_qpn: u32,
@@ -488,6 +489,16 @@ pub struct QpConfig {
     pub atomic_mode: AtomicMode,
     /// Payload of SENDs and WRITEs that may be unacknowledged, in bytes; at least one packet always may.
     pub window_bytes: u32,
+}
+
+impl QpConfig {
+    /// These attributes with an MTU that exists.
+    pub(super) fn with_valid_mtu(self) -> QpConfig {
+        QpConfig {
+            path_mtu: 1 << self.path_mtu.clamp(256, 4096).ilog2(),
+            ..self
+        }
+    }
 }
 
 impl Default for QpConfig {

@@ -28,27 +28,27 @@ impl Requester {
         now: Nanos,
         shared: &mut Shared,
         mem: &M,
-    ) -> (Option<Packet>, Health) {
+        health: &mut Health,
+    ) -> Option<Packet> {
         if !matches!(shared.state, QpState::Rts | QpState::Sqd) || self.rnr_until.is_some() {
-            return (None, Health::Good);
+            return None;
         }
-        let Some(index) = self.skip_local() else {
-            return (None, Health::Good);
-        };
+        let index = self.skip_local()?;
         if !self.may_send(index, shared) {
-            return (None, Health::Good);
+            return None;
         }
         match self.build(index, shared, mem) {
             Ok(packet) => {
                 self.sent(index, now, shared);
-                (Some(packet), Health::Good)
+                Some(packet)
             }
             Err(fault) => {
                 log::debug!("send work can't be read: {fault}");
                 if let Some(entry) = self.queue.get_mut(index) {
                     entry.failed = Some(local_status(fault));
                 }
-                (None, self.settle(shared))
+                *health = self.settle(shared);
+                None
             }
         }
     }

@@ -79,9 +79,10 @@ impl Responder {
         &mut self,
         shared: &mut Shared,
         mem: &M,
-    ) -> (Option<Packet>, Health) {
+        health: &mut Health,
+    ) -> Option<Packet> {
         let Some(reply) = self.replies.front_mut() else {
-            return (self.take_control(shared, mem), Health::Good);
+            return self.take_control(shared, mem);
         };
         let mtu = shared.config.path_mtu;
         let psn = reply.next;
@@ -102,9 +103,12 @@ impl Responder {
                 if last {
                     self.replies.pop_front();
                 }
-                (Some(packet), Health::Good)
+                Some(packet)
             }
-            Err(refusal) => self.break_off(psn, refusal, shared, mem),
+            Err(refusal) => {
+                *health = Health::Broken;
+                self.break_off(psn, refusal, shared, mem)
+            }
         }
     }
 
@@ -115,7 +119,7 @@ impl Responder {
         refusal: Refusal,
         shared: &mut Shared,
         mem: &M,
-    ) -> (Option<Packet>, Health) {
+    ) -> Option<Packet> {
         self.replies.clear();
         if let Refusal::Fatal(code, status) = refusal {
             self.control = Control::Fatal { psn, code };
@@ -125,7 +129,7 @@ impl Responder {
             }
             self.report(code, status, shared);
         }
-        (self.take_control(shared, mem), Health::Broken)
+        self.take_control(shared, mem)
     }
 
     /// The acknowledgement or NAK that is due.

@@ -526,3 +526,14 @@ fn longest_read_takes_half_of_the_psn_space() {
     assert_eq!(b.all().len(), 1, "another would make PSNs ambiguous");
     assert_eq!(b.qp.next_send_psn(), psn(1 << 23));
 }
+
+#[test]
+fn mtu_that_does_not_exist_counts_as_the_next_lower() {
+    for (asked, used) in [(0, 256), (1500, 1024), (4096, 4096), (u32::MAX, 4096)] {
+        let b = bench_with(QpConfig {
+            path_mtu: asked,
+            ..config()
+        });
+        assert_eq!(b.qp.config().path_mtu, used);
+    }
+}
