@@ -21,20 +21,39 @@ const SERVER_SOCKET: &str = "FERROCE_TEST_SERVER_SOCKET";
 const READY: &str = "the device is in use";
 
 /// Starts this binary again as one of the processes below, and waits until it says that it is ready.
-fn start(test: &str, variable: &str, path: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+fn start(test: &str, variable: &str, path: &Path) -> Process {
+    let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env(variable, path)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut process = Process(child);
+    let lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
     assert!(
         lines.map_while(Result::ok).any(|line| line == READY),
         "{test} works"
     );
-    child
+    process
+}
+
+/// A child that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Held by each test: one counts descriptors, the other opens some.
@@ -87,8 +106,7 @@ fn fifty_killed_clients_leave_nothing_behind() {
             assert_eq!((state.maps.len(), state.attached), (64, round));
             assert!(state.msix.iter().all(Option::is_some) && state.request.is_some());
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+        child.kill();
         served.device.wait("detach", |s| s.detached == round);
         let state = served.device.state.lock().unwrap();
         assert!(
@@ -132,8 +150,7 @@ fn killed_server_is_noticed_and_replaced() {
         let client = Client::connect(&path, ClientOptions::default()).unwrap();
         client.reset().unwrap();
         assert_eq!(client.gone(), None);
-        server.kill().unwrap();
-        server.wait().unwrap();
+        server.kill();
         let gone = client.gone_fd();
         let now = Timespec {
             tv_sec: 0,

@@ -1,4 +1,8 @@
 //! DMA by messages: the server asks its client to read or write the memory.
+//!
+//! The specification gives both messages a 64-bit count. Early versions of QEMU's client took it for 32 bits
+//! and so shift the data by four bytes; a read from those is refused as malformed, a write can't be noticed.
+//! Shared memory, which QEMU's `memory-backend-memfd` is, never gets here.
 
 use std::sync::Weak;
 use std::time::{Duration, Instant};
