@@ -20,5 +20,6 @@ pub mod profile;
 pub mod psn;
 pub mod rc;
 pub mod runner;
+pub mod testbed;
 pub mod trace;
 pub mod wire;

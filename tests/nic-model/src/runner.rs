@@ -248,6 +248,14 @@ impl Runner {
             sleeper: Sleeper::new(fds)?,
             stop: AtomicBool::new(false),
         });
+        for nic in &mut shared.lock().nics {
+            let engine = Arc::downgrade(&shared);
+            nic.port().set_waker(Some(Arc::new(move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.sleeper.wake_if_asleep();
+                }
+            })));
+        }
         let engine = match drive {
             Drive::Thread { spin } => {
                 let shared = Arc::clone(&shared);
