@@ -107,7 +107,10 @@ impl Testbed {
             Some(file) => Box::new(PcapPort::new(a, file)),
             None => Box::new(a),
         };
-        let other = Faults { seed: config.faults.seed.wrapping_add(1), ..config.faults };
+        let other = Faults {
+            seed: config.faults.seed.wrapping_add(1),
+            ..config.faults
+        };
         let faults = [
             SharedFaults::new(a, config.faults)?,
             SharedFaults::new(Box::new(b), other)?,
