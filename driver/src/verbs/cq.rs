@@ -106,6 +106,9 @@ enum Message {
         end: u32,
         consumers: Consumers,
     },
+    Mute {
+        key: u32,
+    },
     Detach {
         key: u32,
         end: u32,
@@ -279,6 +282,11 @@ impl Cq {
     pub(super) fn reset(&self, key: u32, consumers: Consumers) {
         let end = written_end(&self.shared.ring, &self.shared.record);
         self.send(Message::Reset { key, end, consumers });
+    }
+
+    /// A QP is going: its completions are not wanted.
+    pub(super) fn mute(&self, key: u32) {
+        self.send(Message::Mute { key });
     }
 
     /// A QP is destroyed: firmware writes no more completions of it.
@@ -551,6 +559,11 @@ impl CqPoller {
                             end,
                             destroyed: false,
                         });
+                    }
+                }
+                Message::Mute { key } => {
+                    if let Some(entry) = self.ring.queues.get_mut(key) {
+                        entry.filter = Filter::All;
                     }
                 }
                 Message::Detach { key, end } => {

@@ -167,13 +167,21 @@ impl Drop for LocalInner {
     fn drop(&mut self) {
         let what = self.key.to_string();
         let commands = mkey::destroy(self.key).encode().into_iter().collect();
-        let keep = self.pages.take().map(|pages| Box::new(pages) as _);
-        self.pd.context().reaper().submit(Destroy {
+        let pages = self.pages.take();
+        let done = move |destroyed: bool| {
+            // Dropped here, after the key.
+            match pages {
+                Some(pages) if !destroyed => pages.leak_on_drop(),
+                _ => {}
+            }
+        };
+        let destroy = Destroy {
             what,
             commands,
             memory: Vec::new(),
-            keep,
-            done: None,
-        });
+            keep: None,
+            done: Some(Box::new(done)),
+        };
+        self.pd.context().reaper().submit(destroy);
     }
 }

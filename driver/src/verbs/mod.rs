@@ -23,6 +23,7 @@
 
 mod atomics;
 mod attr;
+mod counters;
 mod cq;
 mod error;
 mod local;
@@ -38,6 +39,7 @@ mod user_index;
 mod wc;
 
 pub use attr::{QpAttributes, QpConfig, ToInit, ToRtr, ToRts, Update};
+pub use counters::{CounterSet, Counters};
 pub use cq::{Cq, CqConfig, CqPoller};
 pub use error::{
     BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError, Refused,
@@ -51,6 +53,21 @@ pub use pd::Pd;
 pub use post::BufferOp;
 pub use qp::Qp;
 pub use wc::{Wc, WcError, WcOpcode, WcStatus, WcSuccess};
+
+/// What moves between threads, and what is shared between them.
+const _: () = {
+    const fn sent<T: Send>() {}
+    const fn shared<T: Send + Sync>() {}
+    sent::<Qp>();
+    sent::<CqPoller>();
+    sent::<Wc>();
+    shared::<Cq>();
+    shared::<Pd>();
+    shared::<Mr>();
+    shared::<CallerMr>();
+    shared::<LocalBuffer>();
+    shared::<CounterSet>();
+};
 
 pub use crate::ring::{
     Lkey, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,

@@ -15,6 +15,7 @@ use ferroce_hw_regs::uar;
 
 use super::atomics;
 use super::attr::{QpAttributes, QpConfig, Shapes};
+use super::counters::CounterSet;
 use super::cq::{Consumers, Cq, Reservation};
 use super::error::{CreateError, DestroyError, ModifyError};
 use super::local::{LocalBuffer, LocalInner};
@@ -52,6 +53,7 @@ pub struct Qp {
     pub(super) sq: Option<SqProducer<LocalInner>>,
     pub(super) rq: Option<RqProducer<LocalInner>>,
     pub(super) port: u8,
+    pub(super) counters: Option<CounterSet>,
     granted: QpConfig,
     slots: Slots,
     index: Arc<UserIndexGuard>,
@@ -173,6 +175,7 @@ impl Qp {
             sq: None,
             rq: None,
             port: 1,
+            counters: None,
             granted: shapes.granted,
             slots: Slots::new(&shapes),
             index,
@@ -303,6 +306,20 @@ impl Qp {
             .pop_front()
     }
 
+    /// Lets the queue pair add to a set of counters, from its next way from RESET to INIT on.
+    ///
+    /// # Errors
+    /// [`CreateError::OtherDevice`] if the set is another device's.
+    pub fn count_with(&mut self, counters: &CounterSet) -> Result<(), CreateError> {
+        if !Arc::ptr_eq(counters.context(), self.pd.context()) {
+            return Err(CreateError::OtherDevice {
+                object: "counter set",
+            });
+        }
+        self.counters = Some(counters.clone());
+        Ok(())
+    }
+
     /// Asks the device, and takes over the state that it has.
     ///
     /// # Errors
@@ -383,15 +400,39 @@ impl Qp {
             self.buffer.leak_on_drop();
             return Err(error.into());
         }
-        self.detach();
+        Ends {
+            key: self.index.get(),
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+        }
+        .detach();
         Ok(self.slots.reclaim())
     }
+}
 
-    fn detach(&self) {
-        self.send_cq.detach(self.index.get());
+/// The CQs in which a QP's requests complete.
+struct Ends {
+    key: u32,
+    send_cq: Cq,
+    recv_cq: Cq,
+}
+
+impl Ends {
+    fn each(&self, act: impl Fn(&Cq)) {
+        act(&self.send_cq);
         if !self.send_cq.is_same(&self.recv_cq) {
-            self.recv_cq.detach(self.index.get());
+            act(&self.recv_cq);
         }
+    }
+
+    /// Completions are dropped from now on.
+    fn mute(&self) {
+        self.each(|cq| cq.mute(self.key));
+    }
+
+    /// No more completions will come.
+    fn detach(&self) {
+        self.each(|cq| cq.detach(self.key));
     }
 }
 
@@ -444,14 +485,28 @@ impl Drop for Qp {
             .chain(DestroyQp { qpn: self.qpn }.encode())
             .collect();
         let memory = vec![self.buffer.clone()];
+        // From now on its completions are dropped; once it is gone, so is its place in the CQs, and its buffers are free.
+        let ends = Ends {
+            key: self.index.get(),
+            send_cq: self.send_cq.clone(),
+            recv_cq: self.recv_cq.clone(),
+        };
+        ends.mute();
+        let slots = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
+        let done = move |destroyed: bool| {
+            if destroyed {
+                ends.detach();
+                drop(slots.reclaim());
+            }
+        };
+        let what = self.qpn.to_string();
         context.reaper().submit(Destroy {
-            what: self.qpn.to_string(),
+            what,
             commands,
             memory,
             keep: None,
-            done: None,
+            done: Some(Box::new(done)),
         });
-        self.detach();
     }
 }
 

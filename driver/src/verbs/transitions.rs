@@ -42,6 +42,9 @@ impl Qp {
         qpc.set_cqn_snd(self.send_cq.cqn().get())?;
         qpc.set_cqn_rcv(self.recv_cq.cqn().get())?;
         set_access(&mut qpc, to.access)?;
+        if let Some(counters) = &self.counters {
+            qpc.set_counter_set_id(counters.id());
+        }
         let path = qpc.primary_address_path_mut();
         path.set_pkey_index(to.pkey_index);
         path.set_vhca_port_num(to.port);
