@@ -3,3 +3,4 @@
 //! The tests themselves are in `tests/`; here is what several of them use.
 
 pub mod fake;
+pub mod nics;
