@@ -185,7 +185,7 @@ fn the_cards_answers_are_understood() {
     let adapter = context.adapter();
     assert_eq!(
         (adapter.ieee_vendor_id, adapter.vsd_vendor_id),
-        (0x0002_c9, 0x15b3)
+        (0x02c9, 0x15b3)
     );
     assert!(!adapter.psid.is_empty(), "{adapter:?}");
     let report = context.close().expect("an orderly close");
