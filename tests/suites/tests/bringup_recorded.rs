@@ -183,10 +183,7 @@ fn the_cards_answers_are_understood() {
     );
     assert!(caps.atomic().is_some_and(|a| a.atomic_operations() == 0xf));
     let adapter = context.adapter();
-    assert_eq!(
-        (adapter.ieee_vendor_id, adapter.vsd_vendor_id),
-        (0x02c9, 0x15b3)
-    );
+    assert_eq!((adapter.ieee_vendor_id, adapter.vsd_vendor_id), (0x02c9, 0x15b3));
     assert!(!adapter.psid.is_empty(), "{adapter:?}");
     let report = context.close().expect("an orderly close");
     assert_eq!((report.pages_given, report.pages_lost), (12_874, 0));
