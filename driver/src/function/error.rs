@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use ferroce_vfio_user::client::ClientError;
 use ferroce_vfio_user::device::DeviceError;
 
 /// Why a function can't be opened or used.
@@ -65,7 +66,7 @@ pub enum FunctionError {
         path: PathBuf,
     },
     /// Somebody else has the function open.
-    #[error("{address} is in use by another process ({} is busy)", path.display())]
+    #[error("{address} is in use by another process: {} is busy", path.display())]
     Busy {
         /// The function.
         address: String,
@@ -193,6 +194,20 @@ pub enum FunctionError {
         #[source]
         source: io::Error,
     },
+    /// There is no device process at a socket, or none that can be used.
+    #[error(transparent)]
+    Connect(ClientError),
+    /// The device process refused a request, or did not answer it.
+    #[error("{address}: {what} failed")]
+    VfioUser {
+        /// The function.
+        address: String,
+        /// What was asked.
+        what: &'static str,
+        /// How it went.
+        #[source]
+        source: ClientError,
+    },
     /// The device, or the way to it, refused a request.
     #[error("{address}: {what} failed")]
     Device {
@@ -222,6 +237,9 @@ pub enum GoneReason {
     /// The device process no longer answers.
     #[error("the device process does not answer")]
     PeerHung,
+    /// The device process sent what the protocol does not allow.
+    #[error("the device process broke the protocol")]
+    PeerConfused,
     /// Registers read as all ones: the function is off the bus.
     #[error("its registers read all ones")]
     AllOnes,

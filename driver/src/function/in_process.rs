@@ -4,18 +4,14 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use ferroce_vfio_user::device::{DeviceError, DmaFd, DmaMap, PciDevice, Sealing, check_dma_fd};
+use ferroce_vfio_user::device::{DeviceError, DmaFd, DmaMap, PciDevice};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
     CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages,
-    PciFunction, check_range, check_vectors, readable, set_command,
+    PciFunction, check_range, check_vectors, readable, set_command, software,
 };
-use crate::mem::{SharedMapping, map_fd};
-use crate::mmio::{BarAccess, MappedArea, Mmio};
-
-/// Most DMA maps at a time: what Linux's type1 IOMMU driver has by default.
-const MAX_MAPPINGS: u32 = 65535;
+use crate::mmio::{BarAccess, Mmio};
 
 /// A [`PciDevice`] of this process as a [`PciFunction`].
 pub struct InProcess {
@@ -40,12 +36,7 @@ impl InProcess {
     /// # Errors
     /// [`FunctionError::NoBar`], or a map or eventfd that failed.
     pub fn new(name: &str, device: Arc<dyn PciDevice>) -> Result<InProcess, FunctionError> {
-        // The address space of a server with an IOMMU, its MSI window left out as hardware would.
-        let limits = DmaLimits {
-            iova_ranges: vec![0..=0xfedf_ffff, 0xfef0_0000..=(1 << 48) - 1],
-            page_sizes: !0xfff,
-            max_mappings: Some(MAX_MAPPINGS),
-        };
+        let limits = software::limits(software::MAX_MAPPINGS, 4096);
         InProcess::with_limits(name, device, limits)
     }
 
@@ -67,7 +58,10 @@ impl InProcess {
         }
         let request = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| FunctionError::io("making an eventfd", e))?;
-        let areas = mapped_areas(&*device, len)?;
+        let areas = match device.bar_memory(0) {
+            Some(memory) => software::map_areas(&memory.fd, memory.offset, &memory.areas, len)?,
+            None => Vec::new(),
+        };
         let trapped = Trapped {
             device: device.clone(),
             address: address.to_string(),
@@ -99,39 +93,6 @@ impl InProcess {
     fn error(&self, what: &'static str, source: DeviceError) -> FunctionError {
         device_error(&self.address.to_string(), what, source)
     }
-}
-
-/// The parts of BAR 0 that the device offers as memory and that can't be taken away from under us.
-fn mapped_areas(device: &dyn PciDevice, bar_len: u64) -> Result<Vec<MappedArea>, FunctionError> {
-    let Some(memory) = device.bar_memory(0) else {
-        return Ok(Vec::new());
-    };
-    let mut areas = Vec::new();
-    for area in &memory.areas {
-        check_range("mappable area of BAR 0", area.offset, area.len, bar_len)?;
-        let at = memory
-            .offset
-            .checked_add(area.offset)
-            .ok_or(FunctionError::OutOfRange {
-                what: "file of BAR 0",
-                offset: memory.offset,
-                len: area.offset,
-                limit: u64::MAX,
-            })?;
-        match check_dma_fd(memory.fd.as_fd(), at, area.len) {
-            Ok(Sealing::Sealed) => {
-                let mapping: SharedMapping = map_fd(&memory.fd, at, area.len)
-                    .map_err(|e| FunctionError::io("mapping a part of BAR 0", e))?;
-                areas.push(MappedArea {
-                    offset: area.offset,
-                    memory: mapping,
-                });
-            }
-            // Trapped access works too, and can't raise SIGBUS.
-            other => log::warn!("a part of BAR 0 at {:#x} is not mapped: {other:?}", area.offset),
-        }
-    }
-    Ok(areas)
 }
 
 fn device_error(address: &str, what: &'static str, source: DeviceError) -> FunctionError {
@@ -274,7 +235,7 @@ impl Drop for InProcess {
 mod tests {
     use super::super::fake::{FakeDevice, signal};
     use super::*;
-    use crate::mem::{CallerMemory, DmaSpace};
+    use crate::mem::{CallerMemory, DmaSpace, map_fd};
     use std::ptr::NonNull;
     use std::sync::atomic::Ordering::SeqCst;
 

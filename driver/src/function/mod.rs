@@ -17,7 +17,9 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod in_process;
+mod software;
 mod vfio;
+mod vfio_user;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -30,6 +32,7 @@ pub use address::{FunctionAddress, PciAddress};
 pub use error::{FunctionError, GoneReason};
 pub use in_process::InProcess;
 pub use vfio::Vfio;
+pub use vfio_user::VfioUser;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -172,10 +175,7 @@ impl<'a> HostPages<'a> {
 pub fn open(address: &FunctionAddress) -> Result<Arc<dyn PciFunction>, FunctionError> {
     match address {
         FunctionAddress::Pci(pci) => Ok(Arc::new(Vfio::open(*pci)?)),
-        FunctionAddress::VfioUser(_) => Err(FunctionError::Unusable {
-            address: address.to_string(),
-            what: "this way to a device is not built in".into(),
-        }),
+        FunctionAddress::VfioUser(path) => Ok(Arc::new(VfioUser::open(path)?)),
         FunctionAddress::InProcess(_) => Err(FunctionError::BadAddress {
             text: address.to_string(),
             reason: "an in-process device is handed over as an object; it can't be opened by name",

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use super::super::{FunctionError, PciAddress};
 
-/// The driver a function has to be bound to.
-const VFIO_PCI: &str = "vfio-pci";
+/// The drivers that give a function to VFIO: the general one, and that for mlx5 virtual functions that can migrate.
+const VFIO_DRIVERS: [&str; 2] = ["vfio-pci", "mlx5_vfio_pci"];
+/// Other drivers that don't keep a group from being viable, since they do no DMA.
+const HARMLESS_DRIVERS: [&str; 2] = ["pci-stub", "pcieport"];
 
 /// Where sysfs and the device files are: `/sys` and `/dev`, or a test's imitation.
 #[derive(Clone, Debug)]
@@ -51,7 +53,10 @@ impl Roots {
             return Err(FunctionError::NoSuchDevice { address: name });
         }
         let driver = link_name(&sysfs.join("driver"))?;
-        if driver.as_deref() != Some(VFIO_PCI) {
+        if !driver
+            .as_deref()
+            .is_some_and(|driver| VFIO_DRIVERS.contains(&driver))
+        {
             return Err(FunctionError::NotBound {
                 address: name,
                 driver,
@@ -82,8 +87,11 @@ impl Roots {
         let name = |entry: io::Result<fs::DirEntry>| {
             let name = entry.ok()?.file_name().into_string().ok()?;
             let driver = link_name(&self.sys.join("bus/pci/devices").join(&name).join("driver")).ok()??;
-            (!matches!(driver.as_str(), VFIO_PCI | "pci-stub" | "pcieport"))
-                .then(|| format!("{name} ({driver})"))
+            let harmless = VFIO_DRIVERS
+                .iter()
+                .chain(&HARMLESS_DRIVERS)
+                .any(|known| *known == driver);
+            (!harmless).then(|| format!("{name} ({driver})"))
         };
         let mut others: Vec<String> = entries.filter_map(name).collect();
         others.sort();
