@@ -54,6 +54,8 @@ struct State {
     /// Message ids whose asker gave up; their replies are dropped.
     abandoned: HashSet<u16>,
     next_id: u16,
+    /// Threads that sleep on `changed`. Waking nobody would still be a system call for each message.
+    sleepers: u32,
     closed: Option<CloseReason>,
 }
 
@@ -86,6 +88,7 @@ impl Channel {
             waiting: HashMap::new(),
             abandoned: HashSet::new(),
             next_id: 0,
+            sleepers: 0,
             closed: None,
         };
         Channel {
@@ -198,7 +201,7 @@ impl Channel {
         loop {
             if let Some(message) = state.commands.pop_front() {
                 state.queued_bytes -= message.body.len();
-                self.changed.notify_all();
+                self.wake(&state);
                 return Ok(Some(message));
             }
             if let Some(reason) = &state.closed {
@@ -210,7 +213,7 @@ impl Channel {
             // Where another thread receives, its own deadline bounds this wait.
             state = match state.receiver.take() {
                 Some(receiver) => self.lead(state, receiver, deadline),
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.sleep(state, None),
             };
         }
     }
@@ -221,7 +224,7 @@ impl Channel {
         while state.closed.is_none() {
             state = match state.receiver.take() {
                 Some(receiver) => self.lead(state, receiver, None),
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.sleep(state, None),
             };
         }
     }
@@ -229,6 +232,28 @@ impl Channel {
     fn state(&self) -> MutexGuard<'_, State> {
         // The state is consistent between any two statements, so a panic elsewhere changes nothing.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until another thread has changed something, or for `limit`.
+    fn sleep<'a>(&self, mut state: MutexGuard<'a, State>, limit: Option<Duration>) -> MutexGuard<'a, State> {
+        state.sleepers += 1;
+        let mut state = match limit {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(limit) => {
+                self.changed
+                    .wait_timeout(state, limit)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+        };
+        state.sleepers -= 1;
+        state
+    }
+
+    fn wake(&self, state: &State) {
+        if state.sleepers > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Takes a message id that nobody else uses.
@@ -269,12 +294,7 @@ impl Channel {
             let full = state.commands.len() >= QUEUE_MESSAGES || state.queued_bytes >= QUEUE_BYTES;
             state = match state.receiver.take_if(|_| !full) {
                 Some(receiver) => self.lead(state, receiver, Some(deadline)),
-                None => {
-                    self.changed
-                        .wait_timeout(state, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
+                None => self.sleep(state, Some(left)),
             };
         }
     }
@@ -310,7 +330,7 @@ impl Channel {
         if let Some(message) = command {
             match &self.handler {
                 Some(handler) => {
-                    self.changed.notify_all();
+                    self.wake(&state);
                     drop(state);
                     handler(self, message);
                     state = self.state();
@@ -321,7 +341,7 @@ impl Channel {
                 }
             }
         }
-        self.changed.notify_all();
+        self.wake(&state);
         state
     }
 
@@ -351,7 +371,7 @@ impl Channel {
             // Wakes whoever waits on the socket, and tells the peer. Fails only where it is closed already.
             let _ = self.socket.shutdown(std::net::Shutdown::Both);
         }
-        self.changed.notify_all();
+        self.wake(state);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of a message")]

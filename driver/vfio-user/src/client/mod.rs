@@ -46,7 +46,8 @@ pub struct ClientOptions {
     /// How long a reset may take.
     pub reset_timeout: Duration,
     /// Serves the device's accesses to memory that was mapped without a file descriptor. A thread is started
-    /// for it. Without this the device gets an error for them.
+    /// for it, though any thread that waits for the device may be the one that calls this: it must not use the
+    /// client, nor take a lock that is held while the client is used. Without this the device gets an error.
     pub dma: Option<Arc<dyn DmaMessages>>,
 }
 
