@@ -244,13 +244,18 @@ impl Payload {
     /// # Errors
     /// What host memory refuses; never when [`Payload::is_owned`].
     pub fn snapshot(&self, crc: &mut Hasher) -> Result<Payload, HostError> {
+        Ok(self.snapshot_host(crc)?.unwrap_or_else(|| self.clone()))
+    }
+
+    /// As [`Payload::snapshot`], but `None` where all bytes are our own already.
+    pub(crate) fn snapshot_host(&self, crc: &mut Hasher) -> Result<Option<Payload>, HostError> {
         if self.is_owned() {
             for s in &self.segments {
                 if let Segment::Owned { bytes, range } = s {
                     crc.update(&bytes[range.clone()]);
                 }
             }
-            return Ok(self.clone());
+            return Ok(None);
         }
         let mut out = Vec::with_capacity(self.len);
         for s in &self.segments {
@@ -262,7 +267,7 @@ impl Payload {
                 at += n;
             }
         }
-        Ok(Payload::from_vec(out))
+        Ok(Some(Payload::from_vec(out)))
     }
 
     fn inside(&self, at: usize, len: usize) -> Result<(), HostError> {

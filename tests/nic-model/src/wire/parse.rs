@@ -9,7 +9,6 @@ use super::opcode::{self, OpcodeInfo};
 use super::packet::{BTH_BYTES, Packet};
 use super::{Encap, Frame, ICRC_BYTES, Icrc, Ipv4, Ipv6, L3, UDP_PORT, Udp, Vlan, WireError};
 use super::{headers, icrc};
-use crate::payload::Payload;
 
 /// A RoCE frame taken apart.
 #[derive(Clone, Debug)]
@@ -40,26 +39,29 @@ impl RoceFrame {
 /// # Errors
 /// [`WireError::NotRoce`] for all other traffic; any other kind for a frame that must be dropped.
 pub fn parse(frame: &Frame, mode: Icrc) -> Result<RoceFrame, WireError> {
+    // Filled in place: moving it about would cost as much as the parsing.
+    let mut out = RoceFrame::blank();
     if !frame.header().is_empty() {
-        let head = Head::parse(frame.header(), frame.len())?;
-        let in_parts = head.header_len == frame.header().len()
-            && head.payload_len() == frame.payload().len()
-            && head.end == frame.len();
+        let at = out.parse_headers(frame.header(), frame.len())?;
+        let in_parts = at.payload == frame.header().len()
+            && at.pad - at.payload == frame.payload().len()
+            && at.end == frame.len();
         if in_parts {
-            let (pad, icrc) = frame.trailer().split_at(head.pad());
-            return head.finish(frame.header(), frame.payload().clone(), pad, icrc, mode);
+            let (pad, icrc) = frame.trailer().split_at(at.icrc - at.pad);
+            out.packet.payload = frame.payload().clone();
+            out.check_icrc(at, frame.header(), pad, icrc, mode)?;
+            return Ok(out);
         }
+        out = RoceFrame::blank();
     }
     let flat = frame.flatten()?;
-    let payload = flat.payload();
-    let Some(bytes) = payload.as_slice() else {
+    let Some(bytes) = flat.payload().as_slice() else {
         return Err(truncated("Ethernet header", ETH_BYTES, 0));
     };
-    let head = Head::parse(bytes, bytes.len())?;
-    let end = head.header_len + head.payload_len();
-    let data = payload.slice(head.header_len..end).unwrap_or_default();
-    let (pad, icrc) = bytes[end..head.end].split_at(head.pad());
-    head.finish(bytes, data, pad, icrc, mode)
+    let at = out.parse_headers(bytes, bytes.len())?;
+    out.packet.payload = flat.payload().slice(at.payload..at.pad).unwrap_or_default();
+    out.check_icrc(at, bytes, &bytes[at.pad..at.icrc], &bytes[at.icrc..at.end], mode)?;
+    Ok(out)
 }
 
 fn truncated(what: &'static str, need: usize, have: usize) -> WireError {
@@ -82,140 +84,140 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// All headers of a frame.
+/// Where the parts of a frame begin.
 ///
 /// # Invariants
-/// `header_len + packet.bth.pad_count + ICRC_BYTES <= end`, and `end` is inside the frame.
-struct Head {
-    encap: Encap,
-    packet: Packet,
-    info: &'static OpcodeInfo,
-    /// Where the network header begins.
-    l3_at: usize,
-    /// Where the BTH begins.
-    bth_at: usize,
-    /// Where the payload begins.
-    header_len: usize,
-    /// Where the ICRC ends.
+/// In ascending order, and `end` is inside the frame; the ICRC has 4 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    l3: usize,
+    payload: usize,
+    pad: usize,
+    icrc: usize,
     end: usize,
 }
 
-impl Head {
-    /// Reads the headers at the start of `bytes`, of a frame of `frame_len` bytes.
-    fn parse(bytes: &[u8], frame_len: usize) -> Result<Head, WireError> {
-        let eth: &[u8; ETH_BYTES] = take(bytes, 0, "Ethernet header")?;
-        let mut ethertype = be16(eth, 12);
-        let (mut l3_at, mut vlan) = (ETH_BYTES, None);
-        if ethertype == ETHERTYPE_VLAN {
-            let tag: &[u8; VLAN_BYTES] = take(bytes, ETH_BYTES, "VLAN tag")?;
-            let tci = be16(tag, 0);
-            vlan = Some(Vlan {
-                vid: tci & 0xfff,
-                pcp: (tci >> 13) as u8,
-                dei: tci & 0x1000 != 0,
-            });
-            ethertype = be16(tag, 2);
-            l3_at += VLAN_BYTES;
+impl RoceFrame {
+    /// To be filled in.
+    fn blank() -> RoceFrame {
+        const NOWHERE: Ipv6 = Ipv6 {
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: 0,
+            src: [0; 16],
+            dst: [0; 16],
+        };
+        RoceFrame {
+            encap: Encap {
+                dst: [0; 6],
+                src: [0; 6],
+                vlan: None,
+                l3: L3::V1(NOWHERE),
+            },
+            packet: Packet::default(),
+            info: &opcode::TABLE[0],
+            l4_len: 0,
         }
+    }
+
+    /// Reads the headers at the start of `bytes`, of a frame of `frame_len` bytes.
+    fn parse_headers(&mut self, bytes: &[u8], frame_len: usize) -> Result<Layout, WireError> {
+        let (l3_at, ethertype) = self.parse_ethernet(bytes)?;
         let (l3, bth_at, end) = match ethertype {
             ETHERTYPE_ROCE_V1 => parse_grh(bytes, l3_at)?,
             ETHERTYPE_IPV4 => parse_ipv4(bytes, l3_at)?,
             ETHERTYPE_IPV6 => parse_ipv6(bytes, l3_at)?,
             _ => return Err(WireError::NotRoce { ethertype }),
         };
+        self.encap.l3 = l3;
         if end > frame_len {
             return Err(truncated("packet", end, frame_len));
         }
-        let mut packet = Packet {
-            bth: headers::parse_bth(take::<BTH_BYTES>(bytes, bth_at, "BTH")?),
-            ..Packet::default()
-        };
-        let tver = packet.bth.tver;
-        if tver != 0 {
+        let bth = headers::parse_bth(take::<BTH_BYTES>(bytes, bth_at, "BTH")?);
+        self.packet.bth = bth;
+        if bth.tver != 0 {
             return Err(WireError::Unsupported {
                 what: "transport header version",
-                value: u32::from(tver),
+                value: u32::from(bth.tver),
             });
         }
-        let info = opcode::info(packet.bth.opcode).ok_or(WireError::Opcode(packet.bth.opcode))?;
-        let header_len = bth_at + info.header_bytes();
-        headers::parse_extended(info.headers, &bytes[bth_at + BTH_BYTES..], &mut packet).ok_or(truncated(
-            "extended headers",
-            header_len,
-            bytes.len(),
-        ))?;
-        let head = Head {
-            encap: Encap {
-                dst: *take(bytes, 0, "Ethernet header")?,
-                src: *take(bytes, 6, "Ethernet header")?,
-                vlan,
-                l3,
-            },
-            packet,
-            info,
-            l3_at,
-            bth_at,
-            header_len,
-            end,
-        };
-        head.check_length()?;
-        Ok(head)
+        self.info = opcode::info(bth.opcode).ok_or(WireError::Opcode(bth.opcode))?;
+        let payload = bth_at + self.info.header_bytes();
+        headers::parse_extended(self.info.headers, &bytes[bth_at + BTH_BYTES..], &mut self.packet)
+            .ok_or(truncated("extended headers", payload, bytes.len()))?;
+        self.l4_len = end - bth_at;
+        self.lay_out(l3_at, payload, end)
     }
 
-    /// Establishes the invariant, and that payload and pad bytes make whole words (IBTA 9.2.5).
-    fn check_length(&self) -> Result<(), WireError> {
-        let need = self.header_len + self.pad() + ICRC_BYTES;
-        if need > self.end {
-            return Err(truncated("ICRC", need, self.end));
+    /// Reads Ethernet header and VLAN tag; gives where they end, and the ethertype.
+    fn parse_ethernet(&mut self, bytes: &[u8]) -> Result<(usize, u16), WireError> {
+        let eth: &[u8; ETH_BYTES] = take(bytes, 0, "Ethernet header")?;
+        self.encap.dst = *take(eth, 0, "Ethernet header")?;
+        self.encap.src = *take(eth, 6, "Ethernet header")?;
+        let ethertype = be16(eth, 12);
+        if ethertype != ETHERTYPE_VLAN {
+            return Ok((ETH_BYTES, ethertype));
         }
-        let padded = self.payload_len() + self.pad();
+        let tag: &[u8; VLAN_BYTES] = take(bytes, ETH_BYTES, "VLAN tag")?;
+        let tci = be16(tag, 0);
+        self.encap.vlan = Some(Vlan {
+            vid: tci & 0xfff,
+            pcp: (tci >> 13) as u8,
+            dei: tci & 0x1000 != 0,
+        });
+        Ok((ETH_BYTES + VLAN_BYTES, be16(tag, 2)))
+    }
+
+    /// Establishes the layout's invariants, and that payload and pad bytes make whole words (IBTA 9.2.5).
+    fn lay_out(&self, l3: usize, payload: usize, end: usize) -> Result<Layout, WireError> {
+        let pad_count = usize::from(self.packet.bth.pad_count);
+        let need = payload + pad_count + ICRC_BYTES;
+        if need > end {
+            return Err(truncated("ICRC", need, end));
+        }
+        let icrc = end - ICRC_BYTES;
+        let padded = icrc - payload;
         if !padded.is_multiple_of(4) {
             return Err(WireError::Length {
                 what: "pad count",
-                says: self.pad(),
+                says: pad_count,
                 have: padded,
             });
         }
-        check_payload(self.info, self.payload_len())
+        check_payload(self.info, padded - pad_count)?;
+        let pad = icrc - pad_count;
+        Ok(Layout {
+            l3,
+            payload,
+            pad,
+            icrc,
+            end,
+        })
     }
 
-    fn pad(&self) -> usize {
-        usize::from(self.packet.bth.pad_count)
-    }
-
-    fn payload_len(&self) -> usize {
-        self.end - self.header_len - self.pad() - ICRC_BYTES
-    }
-
-    /// Checks the ICRC and puts all together.
-    fn finish(
-        mut self,
+    /// Checks the ICRC over all headers in `bytes`, the payload and `pad`; the payload is ours then.
+    fn check_icrc(
+        &mut self,
+        at: Layout,
         bytes: &[u8],
-        payload: Payload,
         pad: &[u8],
         icrc: &[u8],
         mode: Icrc,
-    ) -> Result<RoceFrame, WireError> {
-        self.packet.payload = match mode {
-            Icrc::Off => payload,
-            Icrc::On => {
-                let mut crc = icrc::start(form(&self.encap.l3), &bytes[self.l3_at..self.header_len]);
-                let payload = payload.snapshot(&mut crc)?;
-                crc.update(pad);
-                let computed = crc.finalize();
-                let found = u32::from_le_bytes(*take(icrc, 0, "ICRC")?);
-                if found != computed {
-                    return Err(WireError::Icrc { found, computed });
-                }
-                payload
-            }
-        };
-        Ok(RoceFrame {
-            encap: self.encap,
-            packet: self.packet,
-            info: self.info,
-            l4_len: self.end - self.bth_at,
-        })
+    ) -> Result<(), WireError> {
+        if mode == Icrc::Off {
+            return Ok(());
+        }
+        let mut crc = icrc::start(form(&self.encap.l3), &bytes[at.l3..at.payload]);
+        if let Some(own) = self.packet.payload.snapshot_host(&mut crc)? {
+            self.packet.payload = own;
+        }
+        crc.update(pad);
+        let computed = crc.finalize();
+        let found = u32::from_le_bytes(*take(icrc, 0, "ICRC")?);
+        if found != computed {
+            return Err(WireError::Icrc { found, computed });
+        }
+        Ok(())
     }
 }
 
