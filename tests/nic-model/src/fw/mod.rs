@@ -29,6 +29,7 @@ mod refusal;
 mod regs;
 mod segment;
 mod simple;
+mod srq;
 mod table;
 mod vport;
 

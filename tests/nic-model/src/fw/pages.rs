@@ -30,6 +30,7 @@ pub(super) enum Kind {
     Eq,
     Cq,
     Qp,
+    Srq,
     Mkey,
     Pd,
     Uar,
@@ -44,6 +45,7 @@ pub(super) fn cost_of(call: &Call<'_>) -> Option<(Kind, u64)> {
         Opcode::CREATE_EQ => (Kind::Eq, 512),
         Opcode::CREATE_CQ => (Kind::Cq, 256),
         Opcode::CREATE_QP => (Kind::Qp, 1024),
+        Opcode::CREATE_SRQ | Opcode::CREATE_XRC_SRQ | Opcode::CREATE_RMP => (Kind::Srq, 256),
         Opcode::CREATE_MKEY => {
             let octwords = ferroce_firmware_iface::layout::view::<CreateMkeyIn>(call.input)
                 .map_or(0, |i| i.memory_key_mkey_entry().translations_octword_size());
@@ -76,6 +78,7 @@ pub(super) fn destroyed(call: &Call<'_>) -> Option<(Kind, u32)> {
         Opcode::DESTROY_EQ => Kind::Eq,
         Opcode::DESTROY_CQ => Kind::Cq,
         Opcode::DESTROY_QP => Kind::Qp,
+        Opcode::DESTROY_SRQ | Opcode::DESTROY_XRC_SRQ | Opcode::DESTROY_RMP => Kind::Srq,
         Opcode::DESTROY_MKEY => Kind::Mkey,
         Opcode::DEALLOC_PD => Kind::Pd,
         Opcode::DEALLOC_UAR => Kind::Uar,

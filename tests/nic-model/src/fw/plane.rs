@@ -5,7 +5,7 @@
 //! the other.
 
 use ferroce_firmware_iface::layouts::{
-    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Umem,
+    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Srqc, Umem,
 };
 
 use super::qp_transition::QpTransition;
@@ -108,6 +108,12 @@ pub trait Plane: HostDma {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), ObjectError>;
     /// The context as it is now: the state may have become SQE or ERR by itself.
     fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError>;
+
+    fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError>;
+    fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError>;
+    fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError>;
+    /// An event is raised, once, when fewer than `limit` receives are left.
+    fn arm_srq(&mut self, srqn: u32, limit: u16) -> Result<(), ObjectError>;
 
     fn create_umem(&mut self, umem: &Umem, mtt: &[u8]) -> Result<u32, ObjectError>;
     fn destroy_umem(&mut self, id: u32) -> Result<(), ObjectError>;

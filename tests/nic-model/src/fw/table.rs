@@ -6,7 +6,7 @@ use ferroce_firmware_iface::status::CommandStatus;
 use super::command::{Answer, Call, Outcome};
 use super::pages::{self, Kind};
 use super::refusal::{Refusal, syndrome};
-use super::{Env, Firmware, HcaState, caps, hca, mkey, qp, queues, regs, simple, vport};
+use super::{Env, Firmware, HcaState, caps, hca, mkey, qp, queues, regs, simple, srq, vport};
 
 type Handler = fn(&mut Firmware, &mut Env<'_>, &Call<'_>) -> Outcome;
 
@@ -83,6 +83,18 @@ const TABLE: &[Entry] = &[
     entry(Opcode::SQD2RTS_QP, Initialized, Zero, qp::modify),
     entry(Opcode::QP_2ERR, Initialized, Zero, qp::modify),
     entry(Opcode::QP_2RST, Initialized, Zero, qp::modify),
+    entry(Opcode::CREATE_SRQ, Initialized, Zero, srq::create_srq),
+    entry(Opcode::DESTROY_SRQ, Initialized, Zero, srq::destroy),
+    entry(Opcode::QUERY_SRQ, Initialized, Zero, srq::query_srq),
+    entry(Opcode::ARM_RQ, Initialized, UpTo(1), srq::arm_rq),
+    entry(Opcode::CREATE_XRC_SRQ, Initialized, Zero, srq::create_xrc_srq),
+    entry(Opcode::DESTROY_XRC_SRQ, Initialized, Zero, srq::destroy),
+    entry(Opcode::QUERY_XRC_SRQ, Initialized, Zero, srq::query_xrc_srq),
+    entry(Opcode::ARM_XRC_SRQ, Initialized, UpTo(1), srq::arm_xrc_srq),
+    entry(Opcode::CREATE_RMP, Initialized, Zero, srq::create_rmp),
+    entry(Opcode::MODIFY_RMP, Initialized, Zero, srq::modify_rmp),
+    entry(Opcode::DESTROY_RMP, Initialized, Zero, srq::destroy),
+    entry(Opcode::QUERY_RMP, Initialized, Zero, srq::query_rmp),
     entry(
         Opcode::QUERY_VPORT_STATE,
         Initialized,

@@ -13,6 +13,7 @@ pub struct MockPlane {
     pds: Table<u32>,
     others: [Table<()>; 3],
     umems: Table<()>,
+    srqs: Table<(Srqc, u16)>,
     pub eqs: Table<(Eqc, [u64; 4])>,
     cqs: Table<(Cqc, u32)>,
     mkeys: Table<Mkc>,
@@ -41,6 +42,7 @@ impl MockPlane {
             pds: Table::new(1, 1 << 16),
             others: [Table::new(1, 1000), Table::new(1, 1000), Table::new(1, 255)],
             umems: Table::new(1, 1000),
+            srqs: Table::new(1, 1000),
             eqs: Table::new(profile.first_eqn.into(), 200),
             cqs: Table::new(0x80, 1 << 16),
             mkeys: Table::new(1, 1 << 16),
@@ -179,6 +181,25 @@ impl Plane for MockPlane {
     }
     fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError> {
         *qpc = *self.qps.get(qpn).ok_or(none("QP", qpn))?;
+        Ok(())
+    }
+
+    fn create_srq(&mut self, srqc: &Srqc, _: Buffer<'_>) -> Result<u32, ObjectError> {
+        self.pd_used(srqc.pd(), 1)?;
+        self.srqs.insert_with(|_| (*srqc, 0)).ok_or(full("SRQ"))
+    }
+    fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError> {
+        let (srqc, _) = self.srqs.remove(srqn).ok_or(none("SRQ", srqn))?;
+        self.pd_used(srqc.pd(), -1)
+    }
+    fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError> {
+        let limit;
+        (*srqc, limit) = *self.srqs.get(srqn).ok_or(none("SRQ", srqn))?;
+        srqc.set_lwm(limit);
+        Ok(())
+    }
+    fn arm_srq(&mut self, srqn: u32, limit: u16) -> Result<(), ObjectError> {
+        self.srqs.get_mut(srqn).ok_or(none("SRQ", srqn))?.1 = limit;
         Ok(())
     }
 

@@ -305,3 +305,58 @@ fn the_vport_takes_what_is_selected() {
     let out = bench.exec(query.as_bytes(), 0x120).ok();
     assert_eq!(out[0x110..], [5; 16]);
 }
+
+#[test]
+fn shared_receive_queues_come_in_three_commands() {
+    let mut bench = Bench::initialized(Profile::connectx4());
+    let pd = number(&bench.plain(Opcode::ALLOC_PD, 0).ok());
+    let srq = bench.command(Opcode::CREATE_SRQ, |i: &mut CreateSrqIn| {
+        i.srq_context_entry_mut().set_pd(pd).unwrap();
+        i.srq_context_entry_mut().set_log_srq_size(4).unwrap();
+    });
+    let xrc = bench.command(Opcode::CREATE_XRC_SRQ, |i: &mut CreateXrcSrqIn| {
+        i.xrc_srq_context_entry_mut().set_pd(pd).unwrap();
+        i.xrc_srq_context_entry_mut()
+            .set_db_record_addr_l(0x1000 >> 2)
+            .unwrap();
+    });
+    let rmp = |stride| {
+        input_of(Opcode::CREATE_RMP, 0, |i: &mut CreateRmpIn| {
+            i.ctx_mut().set_state(1).unwrap();
+            let wq = i.ctx_mut().wq_mut();
+            wq.set_pd(pd).unwrap();
+            wq.set_log_wq_stride(stride).unwrap();
+            wq.set_log_wq_sz(5).unwrap();
+        })
+    };
+    let (srqn, xrcn) = (number(&srq.ok()), number(&xrc.ok()));
+    let rmpn = number(&bench.exec(rmp(6).as_bytes(), 16).ok());
+    assert_eq!(
+        bench.exec(rmp(3).as_bytes(), 16).refused().0,
+        CommandStatus::BAD_PARAM
+    );
+    bench
+        .command(Opcode::MODIFY_RMP, |i: &mut ModifyRmpIn| {
+            i.set_rmpn(rmpn).unwrap();
+            i.bitmask_mut().set_lwm(true);
+            i.ctx_mut().wq_mut().set_lwm(9);
+        })
+        .ok();
+    let query = input_of(Opcode::QUERY_RMP, 0, |i: &mut QueryRmpIn| {
+        i.set_rmpn(rmpn).unwrap()
+    });
+    let out = bench.exec(query.as_bytes(), 0x110).ok();
+    assert_eq!((out[0x20 + 0x30 + 7], out[0x20 + 0x30 + 0x23]), (9, 5));
+    for (opcode, number) in [
+        (Opcode::DESTROY_SRQ, srqn),
+        (Opcode::DESTROY_XRC_SRQ, xrcn),
+        (Opcode::DESTROY_RMP, rmpn),
+    ] {
+        bench
+            .command(opcode, |i: &mut DestroySrqIn| i.set_srqn(number).unwrap())
+            .ok();
+    }
+    bench
+        .command(Opcode::DEALLOC_PD, |i: &mut DeallocPdIn| i.set_pd(pd).unwrap())
+        .ok();
+}
