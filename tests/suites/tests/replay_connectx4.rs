@@ -39,6 +39,7 @@ struct Recorded {
     opcode: u16,
     input: Vec<u8>,
     output: Vec<u8>,
+    output_length: usize,
 }
 
 fn unhex(hex: &str) -> Vec<u8> {
@@ -61,10 +62,14 @@ fn recording() -> Vec<Recorded> {
                 next_page += 4096;
             }
         }
-        assert_eq!(input.len(), number("in_len"));
-        let output = unhex(&text("out"));
-        assert_eq!(output.len(), number("out_len"));
-        Recorded { opcode, input, output }
+        // Of HOST_ENDIANNESS the log has only what stood in the queue entry; the register itself is 0 both ways.
+        input.resize(number("in_len"), 0);
+        Recorded {
+            opcode,
+            input,
+            output: unhex(&text("out")),
+            output_length: number("out_len"),
+        }
     });
     commands.collect()
 }
@@ -110,7 +115,9 @@ impl Host {
     }
 
     fn write_register(&mut self, at: u64, value: u32) {
-        self.nic.bar_write(self.now, at, &value.to_be_bytes()).expect("in the BAR");
+        self.nic
+            .bar_write(self.now, at, &value.to_be_bytes())
+            .expect("in the BAR");
         while self.nic.poll(self.now) {}
     }
 
@@ -130,7 +137,11 @@ impl Host {
             let from = (i as usize * 512).min(data.len());
             let part = &data[from..data.len().min(from + 512)];
             block[..part.len()].copy_from_slice(part);
-            let next = if i + 1 < blocks { at + (i + 1) * BLOCK_STEP } else { 0 };
+            let next = if i + 1 < blocks {
+                at + (i + 1) * BLOCK_STEP
+            } else {
+                0
+            };
             block[0x230..0x238].copy_from_slice(&next.to_be_bytes());
             block[0x238..0x23c].copy_from_slice(&(i as u32).to_be_bytes());
             block[0x23d] = token;
@@ -139,7 +150,7 @@ impl Host {
     }
 
     fn command(&mut self, command: &Recorded, token: u8) -> Vec<u8> {
-        let (input, out_len) = (&command.input, command.output.len());
+        let (input, out_len) = (&command.input, command.output_length);
         let inline = input.len().min(16);
         self.chain(INPUT, &input[inline..], input.len(), token);
         self.chain(OUTPUT, &[], out_len, token);
@@ -194,10 +205,11 @@ fn the_model_answers_as_the_real_card() {
             host.map(u64::from_be_bytes(*pas), 0x2_0000, memfd(0x2_0000));
         }
         let output = host.command(command, number as u8 + 1);
+        assert!(output.len() >= command.output.len());
         for run in differences(&output, &command.output) {
-            let known = EXPLAINED.iter().position(|(n, bytes, _)| {
-                *n == number && bytes.start <= run.start && run.end <= bytes.end
-            });
+            let known = EXPLAINED
+                .iter()
+                .position(|(n, bytes, _)| *n == number && bytes.start <= run.start && run.end <= bytes.end);
             match known {
                 Some(row) => *used.entry(row).or_default() += 1,
                 None => unexplained.push(format!(
@@ -216,7 +228,13 @@ fn the_model_answers_as_the_real_card() {
             "command {number} does not differ in {bytes:x?} any more: {reason}"
         );
     }
-    let violations: Vec<_> = host.nic.firmware().violations().iter().map(ToString::to_string).collect();
+    let violations: Vec<_> = host
+        .nic
+        .firmware()
+        .violations()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(violations, Vec::<String>::new(), "Linux did nothing wrong");
 }
 

@@ -580,6 +580,22 @@ impl Plane for DataPlane {
         Ok(())
     }
 
+    fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {
+        DataPlane::create_srq(self, srqc, buffer)
+    }
+
+    fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError> {
+        DataPlane::destroy_srq(self, srqn)
+    }
+
+    fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError> {
+        DataPlane::query_srq(self, srqn, srqc)
+    }
+
+    fn arm_srq(&mut self, srqn: u32, limit: u16) -> Result<(), ObjectError> {
+        DataPlane::arm_srq(self, srqn, limit)
+    }
+
     fn create_umem(&mut self, umem: &Umem, mtt: &[u8]) -> Result<u32, ObjectError> {
         insert(&mut self.objects.umems, "umem", |_| UmemObject::new(umem, mtt))
     }
