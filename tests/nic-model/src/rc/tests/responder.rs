@@ -137,6 +137,17 @@ fn acknowledgement_waits_for_read_responses_before_it() {
 }
 
 #[test]
+fn answer_to_a_later_request_stands_for_the_acknowledgement() {
+    let mut b = bench();
+    b.deliver(write_only(0, 1, 8));
+    b.deliver(fetch_add(1, 0, 1));
+    assert_eq!(
+        opcodes_and_psns(&b.all()),
+        [(opcode::RC_ATOMIC_ACKNOWLEDGE, psn(1))]
+    );
+}
+
+#[test]
 fn duplicate_read_request_is_executed_again_also_from_the_middle() {
     let mut b = bench();
     b.deliver(read_request(0, 0, 600));
