@@ -4,3 +4,4 @@
 
 pub mod fake;
 pub mod nics;
+pub mod pair;
