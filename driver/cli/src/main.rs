@@ -1,2 +1,33 @@
-//! placeholder
-fn main() {}
+//! The `ferroce` command-line tool.
+
+mod args;
+mod demo;
+mod error;
+mod info;
+mod model;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::error::{CliError, chain};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = match cli.verbose {
+        0 => "error",
+        1 => "info",
+        _ => "trace",
+    };
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    let result = match cli.command {
+        Command::Info(args) => info::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::Model(args) => model::run(&args),
+    };
+    result.unwrap_or_else(|error: CliError| {
+        eprintln!("ferroce: {}", chain(&error));
+        ExitCode::FAILURE
+    })
+}

@@ -58,6 +58,8 @@ pub struct ServerOptions {
     pub send_timeout: Duration,
     /// How long a client may take to answer a DMA message.
     pub dma_timeout: Duration,
+    /// Whether serving ends when the first client has gone.
+    pub single_client: bool,
 }
 
 impl Default for ServerOptions {
@@ -69,6 +71,7 @@ impl Default for ServerOptions {
             handshake_timeout: Duration::from_secs(5),
             send_timeout: Duration::from_secs(30),
             dma_timeout: Duration::from_secs(10),
+            single_client: false,
         }
     }
 }
@@ -260,6 +263,9 @@ impl Server {
                     Some(Client::start(stream, &device, stop, &self.options)?)
                 }
             };
+            if self.options.single_client {
+                break Ok(());
+            }
         };
         if let Some(client) = current {
             client.join();

@@ -1,0 +1,295 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ferroce::function::FunctionAddress;
+use ferroce::port::MacAddress;
+
+/// A kernel-bypass driver for RoCE NICs.
+#[derive(Debug, Parser)]
+#[command(name = "ferroce", version, about, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+
+    /// Say more: -v the driver's warnings and what it does, -vv everything (RUST_LOG refines it).
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Move a file between two NIC models with the whole driver, and check every byte.
+    Demo(DemoArgs),
+    /// Run a NIC model that other processes (this driver, QEMU) reach over vfio-user.
+    Model(ModelArgs),
+    /// Show what a NIC is and can.
+    Info(InfoArgs),
+}
+
+/// How a wire misbehaves.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct FaultArgs {
+    /// Fraction of frames that get lost, 0 to 1.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
+    pub loss: f64,
+
+    /// Fraction of frames that arrive after later ones.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
+    pub reorder: f64,
+
+    /// Fraction of frames that arrive twice.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
+    pub duplicate: f64,
+
+    /// Fraction of frames in which a bit flips.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
+    pub corrupt: f64,
+
+    /// Seed of the faults, and of random data: the same seed gives the same faults.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// The file to transfer; without it, random bytes.
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+
+    /// Where the copy goes; without it, it is only checked.
+    #[arg(long, value_name = "PATH")]
+    pub out: Option<PathBuf>,
+
+    /// How many random bytes, when no file is given (K, M, G, KiB, MiB, GiB count in 1024s).
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = size, conflicts_with = "file")]
+    pub size: u64,
+
+    /// How driver and models meet.
+    #[arg(long, value_enum, default_value_t = Transport::InProcess)]
+    pub transport: Transport,
+
+    /// Which kind of RoCE frames go over the wire.
+    #[arg(long, value_enum, default_value_t = GidKind::RoceV2Ipv4)]
+    pub gid: GidKind,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = path_mtu)]
+    pub mtu: u16,
+
+    /// Which NIC the models are.
+    #[arg(long, value_enum, default_value_t = Profile::Connectx4)]
+    pub profile: Profile,
+
+    /// How the wire misbehaves.
+    #[command(flatten)]
+    pub faults: FaultArgs,
+
+    /// Write the wire's frames to this file.
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Print one JSON object on standard output instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `model`.
+#[derive(Debug, Args)]
+pub struct ModelArgs {
+    /// Socket at which a NIC is served. Given twice, two NICs are joined by a cable.
+    #[arg(long, value_name = "PATH", required = true, num_args = 1)]
+    pub socket: Vec<PathBuf>,
+
+    /// MAC address of the first NIC; a second one has the next.
+    #[arg(long, value_name = "MAC", default_value = "02:fe:44:0c:e0:01")]
+    pub mac: MacAddress,
+
+    /// Which NIC it is.
+    #[arg(long, value_enum, default_value_t = Profile::Connectx4)]
+    pub profile: Profile,
+
+    /// Where the frames of a single NIC go: `dgram:LOCAL,REMOTE` (unix datagram sockets, one Ethernet frame each, as
+    /// QEMU's `-netdev dgram`), or `none`: no cable.
+    #[arg(long, value_name = "WIRE", default_value = "none")]
+    pub wire: Wire,
+
+    /// How the wire misbehaves.
+    #[command(flatten)]
+    pub faults: FaultArgs,
+
+    /// Write the wire's frames to this file.
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Write each firmware command and its answer to this file, decoded and as a hexdump.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+
+    /// Stop by itself when the first client of each socket has gone.
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// Arguments of `info`.
+#[derive(Debug, Args)]
+pub struct InfoArgs {
+    /// The NIC: `0000:3b:00.0` or `vfio-user:PATH`.
+    #[arg(value_name = "DEV")]
+    pub device: FunctionAddress,
+
+    /// Print one JSON object on standard output instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How driver and model meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Transport {
+    /// The models are objects in this process.
+    InProcess,
+    /// The models run in a process of their own, reached over vfio-user sockets.
+    VfioUser,
+}
+
+/// Kinds of RoCE frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GidKind {
+    /// RoCE v2 over IPv4.
+    RoceV2Ipv4,
+    /// RoCE v2 over IPv6.
+    RoceV2Ipv6,
+    /// RoCE v1.
+    RoceV1,
+}
+
+/// Which NIC a model is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// The ConnectX-4 whose answers were recorded.
+    Connectx4,
+    /// A ConnectX-4 with the least that drivers need.
+    Minimal,
+    /// A ConnectX-5.
+    Connectx5,
+    /// A ConnectX-6 Dx.
+    Connectx6dx,
+    /// A virtual function.
+    Vf,
+}
+
+/// Where a model's frames go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Nowhere.
+    None,
+    /// A pair of unix datagram sockets.
+    Dgram {
+        /// Where frames are received.
+        local: PathBuf,
+        /// Where they are sent.
+        remote: PathBuf,
+    },
+}
+
+impl std::str::FromStr for Wire {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Wire, String> {
+        match text.split_once(':') {
+            None if text == "none" => Ok(Wire::None),
+            Some(("dgram", paths)) => match paths.split_once(',') {
+                Some((local, remote)) if !local.is_empty() && !remote.is_empty() => Ok(Wire::Dgram {
+                    local: local.into(),
+                    remote: remote.into(),
+                }),
+                _ => Err("dgram needs two paths: dgram:LOCAL,REMOTE".to_string()),
+            },
+            _ => Err("a wire is none or dgram:LOCAL,REMOTE".to_string()),
+        }
+    }
+}
+
+fn fraction(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("a fraction from 0 to 1, such as 0.01 for one in a hundred".to_string()),
+    }
+}
+
+fn path_mtu(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
+        _ => Err("a path MTU is 256, 512, 1024, 2048 or 4096".to_string()),
+    }
+}
+
+/// A number of bytes such as `4096`, `64K` or `1GiB`.
+fn size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let shift = match unit {
+        "" | "B" => 0,
+        "K" | "KiB" => 10,
+        "M" | "MiB" => 20,
+        "G" | "GiB" => 30,
+        _ => {
+            return Err(format!(
+                "unknown unit {unit:?}; K, M, G, KiB, MiB and GiB are known"
+            ));
+        }
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "a number of bytes, such as 4096 or 64MiB".to_string())?;
+    number
+        .checked_mul(1 << shift)
+        .filter(|bytes| *bytes <= MAX_BYTES)
+        .ok_or_else(|| format!("more than {} GiB", MAX_BYTES >> 30))
+}
+
+/// The most that the demo keeps in memory, three times over.
+const MAX_BYTES: u64 = 4 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("64K"), Ok(64 << 10));
+        assert_eq!(size("1GiB"), Ok(1 << 30));
+        assert!(size("5G").is_err());
+        assert!(size("1T").is_err());
+        assert!(size("-1").is_err());
+        assert!(size("").is_err());
+    }
+
+    #[test]
+    fn wires_are_named() {
+        assert_eq!("none".parse(), Ok(Wire::None));
+        let (local, remote) = ("/a".into(), "/b".into());
+        assert_eq!("dgram:/a,/b".parse(), Ok(Wire::Dgram { local, remote }));
+        assert!("dgram:/a".parse::<Wire>().is_err());
+        assert!("cable".parse::<Wire>().is_err());
+    }
+
+    #[test]
+    fn fractions_and_mtus_have_bounds() {
+        assert_eq!(fraction("0.01"), Ok(0.01));
+        assert!(fraction("1.5").is_err());
+        assert!(fraction("nan").is_err());
+        assert!(path_mtu("1500").is_err());
+    }
+}

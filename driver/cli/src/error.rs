@@ -1,0 +1,80 @@
+//! Why a command failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ferroce::error::{CloseError, OpenError};
+use ferroce::function::{FunctionAddress, FunctionError};
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// A file.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was tried, such as `can't read`.
+        what: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A NIC that can't be reached.
+    #[error("can't get hold of {device}")]
+    Function {
+        /// Which.
+        device: FunctionAddress,
+        /// Why not.
+        source: FunctionError,
+    },
+    /// A NIC that does not come up.
+    #[error("can't bring up {device}")]
+    Open {
+        /// Which.
+        device: FunctionAddress,
+        /// Why not.
+        source: OpenError,
+    },
+    /// A NIC that does not go down in order.
+    #[error("{device} did not shut down in order")]
+    Close {
+        /// Which.
+        device: String,
+        /// Why not.
+        source: CloseError,
+    },
+    /// Something else of the system.
+    #[error("{0}")]
+    System(&'static str, #[source] io::Error),
+    /// Anything that a person can read.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl CliError {
+    /// A file that something could not be done with.
+    pub fn file<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> CliError + 'a {
+        move |source| CliError::File {
+            what,
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+}
+
+/// An error and all that it comes from, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let part = error.to_string();
+        // Some errors repeat what they come from.
+        if !text.contains(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,236 @@
+//! `ferroce model`: NIC models that other processes reach over vfio-user.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ferroce::port::MacAddress;
+use ferroce_nic_model::clock::RealClock;
+use ferroce_nic_model::link::cable::cable;
+use ferroce_nic_model::link::dgram::DgramPort;
+use ferroce_nic_model::link::fault::{FaultPort, Faults};
+use ferroce_nic_model::link::pcap::{PcapFile, PcapPort};
+use ferroce_nic_model::link::{LinkError, Port};
+use ferroce_nic_model::nic::Nic;
+use ferroce_nic_model::profile::Profile as NicProfile;
+use ferroce_nic_model::runner::{Drive, Runner};
+use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
+use ferroce_vfio_user::device::PciDevice;
+use ferroce_vfio_user::server::{Server, ServerOptions, StopHandle};
+
+use crate::args::{FaultArgs, ModelArgs, Profile, Wire};
+use crate::error::{CliError, chain};
+
+pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
+    if args.socket.len() > 2 {
+        return Err(CliError::Other("--socket can be given once or twice".to_string()));
+    }
+    if args.socket.len() == 2 && args.wire != Wire::None {
+        return Err(CliError::Other(
+            "--wire is for one NIC; two are joined by a cable".to_string(),
+        ));
+    }
+    let pcap = args.pcap.as_deref().map(create_pcap).transpose()?;
+    let models = match args.socket.len() {
+        2 => Models::Pair(Box::new(testbed_with(
+            args.profile,
+            args.mac,
+            &args.faults,
+            pcap.clone(),
+        )?)),
+        _ => Models::One(single(args, pcap.clone())?),
+    };
+    if let Some(path) = &args.trace {
+        let file = File::create(path).map_err(CliError::file("can't create", path))?;
+        models.trace(SharedFile::new(file));
+    }
+    serve(args, &models)?;
+    models.stop();
+    if let (Some(pcap), Some(path)) = (pcap, &args.pcap) {
+        pcap.flush().map_err(CliError::file("can't write", path))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Two models on a cable, in this process.
+pub fn testbed(
+    profile: Profile,
+    faults: &FaultArgs,
+    pcap: Option<&Path>,
+) -> Result<(Testbed, Option<PcapFile>), CliError> {
+    let pcap = pcap.map(create_pcap).transpose()?;
+    let mac = MacAddress(DEFAULT_MAC);
+    Ok((testbed_with(profile, mac, faults, pcap.clone())?, pcap))
+}
+
+/// Locally administered; the second NIC has the next.
+pub const DEFAULT_MAC: [u8; 6] = [0x02, 0xfe, 0x44, 0x0c, 0xe0, 0x01];
+
+fn testbed_with(
+    profile: Profile,
+    mac: MacAddress,
+    faults: &FaultArgs,
+    pcap: Option<PcapFile>,
+) -> Result<Testbed, CliError> {
+    let mut next = mac.0;
+    next[5] = next[5].wrapping_add(1);
+    let config = TestbedConfig {
+        profiles: [mac.0, next].map(|mac| nic_profile(profile).with_mac(mac)),
+        faults: wire_faults(faults),
+        pcap,
+        ..TestbedConfig::default()
+    };
+    Testbed::new(config).map_err(|e| CliError::Other(chain(&e)))
+}
+
+fn single(args: &ModelArgs, pcap: Option<PcapFile>) -> Result<Runner, CliError> {
+    let port: Box<dyn Port> = match &args.wire {
+        // A cable whose other end is not plugged in.
+        Wire::None => Box::new(cable(1).0),
+        Wire::Dgram { local, remote } => Box::new(DgramPort::bind(local, remote).map_err(link)?),
+    };
+    let port: Box<dyn Port> = match pcap {
+        Some(pcap) => Box::new(PcapPort::new(port, pcap)),
+        None => port,
+    };
+    let faults = wire_faults(&args.faults);
+    let port: Box<dyn Port> = if faults.is_none() {
+        port
+    } else {
+        Box::new(FaultPort::new(port, faults).map_err(link)?)
+    };
+    let nic = Nic::new(nic_profile(args.profile).with_mac(args.mac.0), port);
+    Runner::new(vec![nic], Arc::new(RealClock::new()), Drive::default())
+        .map_err(|e| CliError::System("can't start the model's thread", e))
+}
+
+fn link(error: LinkError) -> CliError {
+    CliError::Other(chain(&error))
+}
+
+fn wire_faults(args: &FaultArgs) -> Faults {
+    Faults {
+        seed: args.seed,
+        loss: args.loss,
+        duplicate: args.duplicate,
+        reorder: args.reorder,
+        corrupt: args.corrupt,
+        ..Faults::default()
+    }
+}
+
+fn nic_profile(profile: Profile) -> NicProfile {
+    match profile {
+        Profile::Connectx4 => NicProfile::connectx4(),
+        Profile::Minimal => NicProfile::minimal(),
+        Profile::Connectx5 => NicProfile::connectx5(),
+        Profile::Connectx6dx => NicProfile::connectx6dx(),
+        Profile::Vf => NicProfile::vf(),
+    }
+}
+
+fn create_pcap(path: &Path) -> Result<PcapFile, CliError> {
+    // The model's clock starts with the model.
+    let epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
+    PcapFile::create(path, epoch).map_err(link)
+}
+
+/// The models that are served.
+enum Models {
+    One(Runner),
+    Pair(Box<Testbed>),
+}
+
+impl Models {
+    fn runner(&self) -> &Runner {
+        match self {
+            Models::One(runner) => runner,
+            Models::Pair(testbed) => testbed.runner(),
+        }
+    }
+
+    fn trace(&self, file: SharedFile) {
+        for index in 0..2 {
+            self.runner().with_nic(index, |nic| {
+                nic.firmware().set_trace(Some(Box::new(file.clone())))
+            });
+        }
+    }
+
+    fn stop(self) {
+        match self {
+            Models::One(mut runner) => runner.stop(),
+            Models::Pair(mut testbed) => testbed.stop(),
+        }
+    }
+}
+
+/// Serves each NIC at its socket until a signal comes or, with `--once`, its client has gone.
+fn serve(args: &ModelArgs, models: &Models) -> Result<(), CliError> {
+    let stop = StopHandle::new().map_err(|e| CliError::Other(chain(&e)))?;
+    let on_signal = stop.clone();
+    ctrlc::set_handler(move || on_signal.stop()).map_err(|e| CliError::Other(chain(&e)))?;
+    let mut servers = Vec::new();
+    for (index, path) in args.socket.iter().enumerate() {
+        let mut options = ServerOptions::default();
+        options.single_client = args.once;
+        let server = Server::bind_with(path, options).map_err(|e| CliError::Other(chain(&e)))?;
+        let device: Arc<dyn PciDevice> = models
+            .runner()
+            .device(index)
+            .ok_or_else(|| CliError::Other("no model for this socket".to_string()))?;
+        servers.push((server, device));
+    }
+    for (server, _) in &servers {
+        // Whoever started this process may wait for these lines.
+        println!("serving at {}", server.path().display());
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = servers
+            .into_iter()
+            .map(|(server, device)| {
+                let stop = &stop;
+                scope.spawn(move || server.serve(device, stop).map_err(|e| CliError::Other(chain(&e))))
+            })
+            .collect();
+        // All are waited for, whatever the first says.
+        let results: Vec<Result<(), CliError>> = threads
+            .into_iter()
+            .map(|t| {
+                t.join()
+                    .unwrap_or_else(|_| Err(CliError::Other("a server's thread panicked".to_string())))
+            })
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+/// A file that the traces of both NICs go to.
+#[derive(Clone)]
+struct SharedFile(Arc<std::sync::Mutex<BufWriter<File>>>);
+
+impl SharedFile {
+    fn new(file: File) -> SharedFile {
+        SharedFile(Arc::new(std::sync::Mutex::new(BufWriter::new(file))))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BufWriter<File>> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Write for SharedFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.lock().flush()
+    }
+}
