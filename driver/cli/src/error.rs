@@ -26,7 +26,7 @@ pub enum CliError {
         /// Which.
         device: FunctionAddress,
         /// Why not.
-        source: FunctionError,
+        source: Box<FunctionError>,
     },
     /// A NIC that does not come up.
     #[error("can't bring up {device}")]
@@ -34,7 +34,7 @@ pub enum CliError {
         /// Which.
         device: FunctionAddress,
         /// Why not.
-        source: OpenError,
+        source: Box<OpenError>,
     },
     /// A NIC that does not go down in order.
     #[error("{device} did not shut down in order")]
@@ -42,7 +42,7 @@ pub enum CliError {
         /// Which.
         device: String,
         /// Why not.
-        source: CloseError,
+        source: Box<CloseError>,
     },
     /// Something else of the system.
     #[error("{0}")]

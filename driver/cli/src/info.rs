@@ -74,17 +74,17 @@ pub fn run(args: &InfoArgs) -> Result<ExitCode, CliError> {
     let device = args.device.clone();
     let function = function::open(&device).map_err(|source| CliError::Function {
         device: device.clone(),
-        source,
+        source: Box::new(source),
     })?;
     let msix_vectors = function.msix_vectors();
     let context = Context::open(function, OpenConfig::new()).map_err(|source| CliError::Open {
         device: device.clone(),
-        source,
+        source: Box::new(source),
     })?;
     let info = gather(&context, device.to_string(), msix_vectors)?;
     context.close().map_err(|source| CliError::Close {
         device: device.to_string(),
-        source,
+        source: Box::new(source),
     })?;
     if args.json {
         println!(

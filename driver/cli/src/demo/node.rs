@@ -34,7 +34,7 @@ impl Node {
         }
         let context = Context::open(function, config).map_err(|source| CliError::Open {
             device: device.clone(),
-            source,
+            source: Box::new(source),
         })?;
         Ok(Node {
             name: device.to_string(),
@@ -68,7 +68,7 @@ impl Node {
     pub fn close(self) -> Result<CloseReport, CliError> {
         self.context.close().map_err(|source| CliError::Close {
             device: self.name,
-            source,
+            source: Box::new(source),
         })
     }
 

@@ -49,13 +49,16 @@ impl Rig {
                     .ok_or_else(|| CliError::Other("no such NIC".to_string()))?;
                 let function = InProcess::new(name, device).map_err(|source| CliError::Function {
                     device: FunctionAddress::InProcess(name.to_string()),
-                    source,
+                    source: Box::new(source),
                 })?;
                 Ok(Arc::new(function))
             }
             Rig::VfioUser(process) => {
                 let device = FunctionAddress::VfioUser(process.sockets[index].clone());
-                function::open(&device).map_err(|source| CliError::Function { device, source })
+                function::open(&device).map_err(|source| CliError::Function {
+                    device,
+                    source: Box::new(source),
+                })
             }
         }
     }
