@@ -177,6 +177,14 @@ pub enum FunctionError {
         /// How that is known.
         reason: GoneReason,
     },
+    /// A child made by `fork` tried to use its parent's function.
+    #[error("{address} belongs to process {owner}; a child made by fork can't use it, open it there anew")]
+    Forked {
+        /// The function.
+        address: String,
+        /// The process that opened it.
+        owner: u32,
+    },
     /// Something else is not as it must be.
     #[error("{address}: {what}")]
     Unusable {

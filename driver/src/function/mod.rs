@@ -17,6 +17,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod in_process;
+mod owner;
 mod software;
 mod vfio;
 mod vfio_user;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 pub use address::{FunctionAddress, PciAddress};
 pub use error::{FunctionError, GoneReason};
 pub use in_process::InProcess;
+pub(crate) use owner::Owner;
 pub use vfio::Vfio;
 pub use vfio_user::VfioUser;
 

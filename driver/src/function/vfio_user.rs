@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use ferroce_vfio_user::client::{Client, ClientError, ClientOptions};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::{
-    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Owner,
     PciFunction, check_range, check_vectors, readable, set_command, software,
 };
 use crate::mmio::{BarAccess, Mmio};
@@ -36,7 +37,8 @@ pub struct VfioUser {
 /// The device process.
 struct Peer {
     address: FunctionAddress,
-    client: Client,
+    client: ManuallyDrop<Client>,
+    owner: Owner,
     /// Signalled when it did not answer in time.
     hung: OwnedFd,
 }
@@ -93,9 +95,11 @@ impl VfioUser {
         let hung = eventfd(0, flags).map_err(io("making an eventfd"))?;
         let going =
             watch([request.as_fd(), hung.as_fd(), client.gone_fd()]).map_err(io("watching descriptors"))?;
+        let client = ManuallyDrop::new(client);
         let peer = Arc::new(Peer {
             address,
             client,
+            owner: Owner::here(),
             hung,
         });
         let bar0 = Mmio::new(len, areas, peer.clone());
@@ -129,7 +133,23 @@ fn watch(fds: [BorrowedFd<'_>; 3]) -> rustix::io::Result<OwnedFd> {
     Ok(epoll)
 }
 
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Dropping the client hangs up, which a child must not do to its parent.
+        if self.owner.is_here() {
+            // SAFETY: not used again.
+            unsafe { ManuallyDrop::drop(&mut self.client) };
+        }
+    }
+}
+
 impl Peer {
+    /// The client, in the process that opened it.
+    fn client(&self) -> Result<&Client, FunctionError> {
+        self.owner.check(&self.address)?;
+        Ok(&self.client)
+    }
+
     /// An error of the client in the driver's words; remembers that the peer hangs.
     fn error(&self, what: &'static str, source: ClientError) -> FunctionError {
         let address = self.address.to_string();
@@ -167,13 +187,13 @@ fn gone_reason(reason: &CloseReason) -> GoneReason {
 
 impl BarAccess for Peer {
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), FunctionError> {
-        self.client
+        self.client()?
             .bar_read(0, offset, data)
             .map_err(|e| self.error("read of a register", e))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FunctionError> {
-        self.client
+        self.client()?
             .bar_write(0, offset, data)
             .map_err(|e| self.error("write of a register", e))
     }
@@ -192,7 +212,7 @@ impl PciFunction for VfioUser {
             CONFIG_SPACE_BYTES.into(),
         )?;
         self.peer
-            .client
+            .client()?
             .config_read(offset, data)
             .map_err(|e| self.peer.error("read of configuration space", e))
     }
@@ -205,7 +225,7 @@ impl PciFunction for VfioUser {
             CONFIG_SPACE_BYTES.into(),
         )?;
         self.peer
-            .client
+            .client()?
             .config_write(offset, data)
             .map_err(|e| self.peer.error("write of configuration space", e))
     }
@@ -224,7 +244,7 @@ impl PciFunction for VfioUser {
             return Ok(());
         }
         self.peer
-            .client
+            .client()?
             .set_msix(first, eventfds)
             .map_err(|e| self.peer.error("setting of MSI-X vectors", e))
     }
@@ -256,13 +276,13 @@ impl PciFunction for VfioUser {
             error => self.peer.error("mapping of memory for DMA", error),
         };
         self.peer
-            .client
+            .client()?
             .dma_map(iova, memory.len(), true, true, Some(file))
             .map_err(error)
     }
 
     fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
-        match self.peer.client.dma_unmap(iova, len) {
+        match self.peer.client()?.dma_unmap(iova, len) {
             // A peer that is gone holds the file at most, never this process's addresses.
             Ok(()) | Err(ClientError::Gone { .. }) => Ok(()),
             Err(ClientError::Refused { errno, .. }) => {
@@ -274,7 +294,7 @@ impl PciFunction for VfioUser {
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
-        self.peer.client.reset().map_err(|error| match error {
+        self.peer.client()?.reset().map_err(|error| match error {
             ClientError::Unsupported { .. } => {
                 let address = self.peer.address.to_string();
                 FunctionError::NoReset {
@@ -304,7 +324,8 @@ impl PciFunction for VfioUser {
 
 impl Drop for VfioUser {
     fn drop(&mut self) {
-        if self.gone().is_none_or(|reason| reason == GoneReason::Requested)
+        if self.peer.owner.is_here()
+            && self.gone().is_none_or(|reason| reason == GoneReason::Requested)
             && let Err(error) = set_command(self, Command::LetGo)
         {
             log::debug!("{}: bus mastering stays on: {error}", self.peer.address);
@@ -488,7 +509,68 @@ mod tests {
     }
 
     #[test]
-    fn a_device_process_that_hangs_counts_as_gone() {
+    fn m06_a_child_does_not_hang_up_for_its_parent() {
+        let process = Process::start();
+        let function = VfioUser::open(&process.path).expect("opens");
+        let client = function
+            .peer
+            .client
+            .gone_fd()
+            .try_clone_to_owned()
+            .expect("duplicates");
+        let mut function = function;
+        // As a child sees it.
+        let peer = Arc::get_mut(&mut function.peer);
+        assert!(peer.is_none(), "BAR 0 holds the device too");
+        drop(std::mem::replace(
+            &mut function.bar0,
+            Mmio::trapped(0, Arc::new(Nothing)),
+        ));
+        Arc::get_mut(&mut function.peer).expect("nobody else").owner = Owner::elsewhere();
+        let error = function
+            .config_write(4, &[0, 0])
+            .expect_err("in a child")
+            .to_string();
+        assert!(error.contains("fork"), "{error}");
+        assert!(BarAccess::write(&*function.peer, 0x800, &[0; 8]).is_err());
+        drop(function);
+        assert!(!readable(client.as_fd()), "the connection stands");
+        assert_ne!(
+            process.device.config.lock().unwrap()[4] & 4,
+            0,
+            "still bus master"
+        );
+    }
+
+    struct Nothing;
+
+    impl BarAccess for Nothing {
+        fn read(&self, _offset: u64, _data: &mut [u8]) -> Result<(), FunctionError> {
+            Ok(())
+        }
+
+        fn write(&self, _offset: u64, _data: &[u8]) -> Result<(), FunctionError> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_device_process_that_stops_answering_counts_as_gone() {
+        let process = Process::start();
+        let mut options = ClientOptions::default();
+        options.request_timeout = std::time::Duration::from_millis(50);
+        let function = VfioUser::open_with(&process.path, options).expect("opens");
+        assert_eq!(function.gone(), None);
+        // The device waits for this as long as the test wants.
+        let held = process.device.bar.lock().unwrap();
+        assert_eq!(function.bar0().expect("BAR 0").read32(0), u32::MAX);
+        assert_eq!(function.gone(), Some(GoneReason::PeerHung));
+        assert!(readable(function.gone_fd().expect("fd")));
+        drop(held);
+    }
+
+    #[test]
+    fn a_socket_that_takes_no_connection_is_told() {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("nic.sock");
         let _listener = std::os::unix::net::UnixListener::bind(&path).expect("binds");

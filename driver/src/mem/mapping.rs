@@ -6,6 +6,8 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
+use crate::function::Owner;
+
 /// A shared, read-write mapping of a part of a file, kept out of children, unmapped when dropped.
 ///
 /// Others may change its content at any time, so it gives no references, only its address.
@@ -13,6 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 pub struct SharedMapping {
     ptr: NonNull<u8>,
     len: usize,
+    owner: Owner,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; who accesses it through `as_ptr` answers for that.
@@ -61,7 +64,11 @@ impl SharedMapping {
         }?;
         let ptr = NonNull::new(mapped.cast::<u8>()).ok_or(rustix::io::Errno::INVAL)?;
         reservation.keep(start, len.next_multiple_of(page));
-        let mapping = SharedMapping { ptr, len };
+        let mapping = SharedMapping {
+            ptr,
+            len,
+            owner: Owner::here(),
+        };
         // SAFETY: the range is our own mapping.
         unsafe { madvise(mapped, len, Advice::LinuxDontFork) }?;
         Ok(mapping)
@@ -94,6 +101,10 @@ impl SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
+        // A child never had the mapping; something else may be there.
+        if !self.owner.is_here() {
+            return;
+        }
         // SAFETY: made by `mmap` in `new`, and nobody may use the address after this.
         let result = unsafe { munmap(self.ptr.as_ptr().cast(), self.len) };
         if let Err(error) = result {

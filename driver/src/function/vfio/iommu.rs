@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, getrlimit};
 use vfio_ioctls::{VfioContainer, VfioDevice, VfioError};
 
-use super::super::{DmaLimits, FunctionError, HostPages};
+use super::super::{DmaLimits, FunctionError, HostPages, Owner};
 use super::sysfs::{Found, Roots};
 use super::{info, raw};
 
@@ -30,6 +30,7 @@ pub struct Group {
     device: ManuallyDrop<VfioDevice>,
     container: Arc<VfioContainer>,
     sysfs: PathBuf,
+    owner: Owner,
 }
 
 /// A device of its own in an IO address space of its own.
@@ -53,6 +54,7 @@ impl Iommu {
             device,
             container,
             sysfs: found.sysfs.clone(),
+            owner: Owner::here(),
         }))
     }
 
@@ -158,6 +160,10 @@ impl Iommu {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        // In a child this would take the group out of its parent's container.
+        if !self.owner.is_here() {
+            return;
+        }
         // The crate's Drop looks the group up in sysfs and panics where the device has been unplugged meanwhile.
         if self.sysfs.join("iommu_group").exists() {
             // SAFETY: `self.device` is not used again.

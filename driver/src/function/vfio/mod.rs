@@ -22,7 +22,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use vfio_bindings::bindings::vfio as abi;
 
 use super::{
-    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Owner,
     PciAddress, PciFunction, check_range, check_vectors, host_page_size, readable, set_command,
 };
 use crate::mem::map_fd;
@@ -38,6 +38,7 @@ pub struct Vfio {
     limits: DmaLimits,
     config: RegionInfo,
     resettable: bool,
+    owner: Owner,
     vectors: u16,
     msix: Mutex<Msix>,
     /// Signalled when the host wants the function back.
@@ -155,28 +156,31 @@ impl Vfio {
             limits: device.limits()?,
             config,
             resettable: flags & abi::VFIO_DEVICE_FLAGS_RESET != 0,
+            owner: Owner::here(),
             vectors,
             msix: Mutex::new(Msix::new(vectors, irqs.flags & abi::VFIO_IRQ_INFO_NORESIZE == 0)),
             request,
             pci_error,
             going,
-            bar0: map_bar(&name, &device, bar0)?,
+            bar0: map_bar(FunctionAddress::Pci(address), &device, bar0)?,
             device: device.clone(),
         };
         set_command(&function, Command::Own)?;
         Ok(function)
     }
 
-    fn device_fd(&self) -> BorrowedFd<'_> {
-        self.device.device()
+    /// The device's file, in the process that opened it.
+    fn device_fd(&self) -> Result<BorrowedFd<'_>, FunctionError> {
+        self.owner.check(&self.address)?;
+        Ok(self.device.device())
     }
 }
 
 /// BAR 0: mapped where the kernel allows it, trapped elsewhere.
-fn map_bar(name: &str, device: &Arc<Iommu>, region: RegionInfo) -> Result<Mmio, FunctionError> {
+fn map_bar(address: FunctionAddress, device: &Arc<Iommu>, region: RegionInfo) -> Result<Mmio, FunctionError> {
     if region.size == 0 {
         return Err(FunctionError::NoBar {
-            address: name.to_owned(),
+            address: address.to_string(),
         });
     }
     let mut areas = Vec::new();
@@ -184,7 +188,7 @@ fn map_bar(name: &str, device: &Arc<Iommu>, region: RegionInfo) -> Result<Mmio, 
         match map_fd(&device.device(), region.offset.saturating_add(offset), len) {
             Ok(memory) => areas.push(MappedArea { offset, memory }),
             // Trapped access is slow but right.
-            Err(error) => log::warn!("{name}: BAR 0 at {offset:#x} + {len:#x} can't be mapped: {error}"),
+            Err(error) => log::warn!("{address}: BAR 0 at {offset:#x} + {len:#x} can't be mapped: {error}"),
         }
     }
     let len = region.size;
@@ -192,6 +196,8 @@ fn map_bar(name: &str, device: &Arc<Iommu>, region: RegionInfo) -> Result<Mmio, 
         len,
         areas,
         Arc::new(Bar {
+            address,
+            owner: Owner::here(),
             device: device.clone(),
             region,
         }),
@@ -225,18 +231,27 @@ fn write_region(device: BorrowedFd<'_>, region: &RegionInfo, offset: u64, data: 
 
 /// BAR 0 by the device's file. Keeps the device open for as long as a register may be accessed.
 struct Bar {
+    address: FunctionAddress,
+    owner: Owner,
     device: Arc<Iommu>,
     region: RegionInfo,
 }
 
+impl Bar {
+    fn device(&self) -> Result<BorrowedFd<'_>, FunctionError> {
+        self.owner.check(&self.address)?;
+        Ok(self.device.device())
+    }
+}
+
 impl BarAccess for Bar {
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), FunctionError> {
-        read_region(self.device.device(), &self.region, offset, data)
+        read_region(self.device()?, &self.region, offset, data)
             .map_err(|e| FunctionError::io("read of a register", e))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), FunctionError> {
-        write_region(self.device.device(), &self.region, offset, data)
+        write_region(self.device()?, &self.region, offset, data)
             .map_err(|e| FunctionError::io("write of a register", e))
     }
 }
@@ -249,14 +264,14 @@ impl PciFunction for Vfio {
     fn config_read(&self, offset: u16, data: &mut [u8]) -> Result<(), FunctionError> {
         let limit = self.config.size.min(CONFIG_SPACE_BYTES.into());
         check_range("configuration space", offset.into(), data.len() as u64, limit)?;
-        read_region(self.device_fd(), &self.config, offset.into(), data)
+        read_region(self.device_fd()?, &self.config, offset.into(), data)
             .map_err(|e| FunctionError::io(format!("{}: read of configuration space", self.address), e))
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
         let limit = self.config.size.min(CONFIG_SPACE_BYTES.into());
         check_range("configuration space", offset.into(), data.len() as u64, limit)?;
-        write_region(self.device_fd(), &self.config, offset.into(), data)
+        write_region(self.device_fd()?, &self.config, offset.into(), data)
             .map_err(|e| FunctionError::io(format!("{}: write of configuration space", self.address), e))
     }
 
@@ -270,14 +285,8 @@ impl PciFunction for Vfio {
 
     fn set_msix(&self, first: u16, eventfds: &[Option<BorrowedFd<'_>>]) -> Result<(), FunctionError> {
         check_vectors(&self.address, first, eventfds.len(), self.vectors)?;
-        let set = |start, fds: &[i32]| {
-            raw::set_irqs(
-                self.device_fd(),
-                abi::VFIO_PCI_MSIX_IRQ_INDEX,
-                u32::from(start),
-                fds,
-            )
-        };
+        let fd = self.device_fd()?;
+        let set = |start, fds: &[i32]| raw::set_irqs(fd, abi::VFIO_PCI_MSIX_IRQ_INDEX, u32::from(start), fds);
         let mut msix = self.msix.lock().unwrap_or_else(PoisonError::into_inner);
         msix.set(first, eventfds, set)
             .map_err(|e| FunctionError::io(format!("{}: setting of MSI-X vectors", self.address), e))
@@ -288,11 +297,13 @@ impl PciFunction for Vfio {
     }
 
     fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError> {
+        self.owner.check(&self.address)?;
         let error = |e| iommu::map_error(e, iova, memory.len(), self.limits.max_mappings);
         self.device.map(iova, memory).map_err(error)
     }
 
     fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
+        self.owner.check(&self.address)?;
         self.device
             .unmap(iova, len)
             .map_err(|source| FunctionError::Unmap { iova, len, source })
@@ -307,7 +318,7 @@ impl PciFunction for Vfio {
                 why,
             });
         }
-        raw::device_reset(self.device_fd())
+        raw::device_reset(self.device_fd()?)
             .map_err(|e| FunctionError::io(format!("{}: reset", address()), e))?;
         set_command(self, Command::Own)
     }
@@ -326,7 +337,9 @@ impl PciFunction for Vfio {
 
 impl Drop for Vfio {
     fn drop(&mut self) {
-        if let Err(error) = set_command(self, Command::LetGo) {
+        if self.owner.is_here()
+            && let Err(error) = set_command(self, Command::LetGo)
+        {
             log::debug!(
                 "{}: bus mastering stays on until the file is closed: {error}",
                 self.address
