@@ -122,7 +122,7 @@ impl AsyncEvent {
 
 /// An object that events can name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Object {
+pub(crate) enum Object {
     /// A queue pair by its QPN.
     Qp(u32),
     /// A completion queue by its CQN.
@@ -132,7 +132,7 @@ pub enum Object {
 }
 
 /// What is called for an object's events, in the thread that pumps: it must neither block nor execute commands.
-pub type Handler = Arc<dyn Fn(&AsyncEvent) + Send + Sync>;
+pub(crate) type Handler = Arc<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// Counts a CQ's completion events. Waiting for "another one than the `seen` that I read before I armed" can't miss one.
 #[derive(Clone, Debug, Default)]
@@ -229,14 +229,14 @@ impl Events {
         lock(&self.handlers).remove(&object);
     }
 
-    /// The counter of a CQ's completion events, from 0.
+    /// The counter of a CQ's completion events; the same for everybody who asks.
     pub(crate) fn count_completions(&self, cqn: u32) -> CompCounter {
-        let counter = CompCounter::default();
         self.completions
             .write()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(cqn, counter.clone());
-        counter
+            .entry(cqn)
+            .or_default()
+            .clone()
     }
 
     pub(crate) fn forget_completions(&self, cqn: u32) {

@@ -194,8 +194,9 @@ impl Hca {
     /// One poll of the health counter; the service thread's task.
     pub(crate) fn poll_health(&self) -> HealthReport {
         let report = self.check_health();
-        let report = lock(&self.monitor).observe(report);
-        if !report.healthy() {
+        let mut monitor = lock(&self.monitor);
+        let report = monitor.observe(report);
+        if monitor.changed(&report) {
             log::warn!("{}: {report}", self.function.address());
         }
         report

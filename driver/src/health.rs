@@ -128,9 +128,17 @@ impl fmt::Display for HealthReport {
 pub(crate) struct HealthMonitor {
     last: Option<u32>,
     misses: u32,
+    /// What was last worth a line in the log.
+    told: Option<(u8, bool, u8)>,
 }
 
 impl HealthMonitor {
+    /// Whether this is news: something is wrong that was not before, or no longer is.
+    pub(crate) fn changed(&mut self, report: &HealthReport) -> bool {
+        let now = (!report.healthy()).then_some((report.syndrome, report.stalled, report.nic_interface));
+        std::mem::replace(&mut self.told, now) != now
+    }
+
     /// Takes one reading in and completes it with what earlier ones say.
     pub(crate) fn observe(&mut self, mut report: HealthReport) -> HealthReport {
         if self.last == Some(report.counter) {
@@ -160,6 +168,20 @@ mod tests {
         assert!(!monitor.observe(report(5)).stalled);
         assert!(monitor.observe(report(5)).stalled);
         assert!(!monitor.observe(report(6)).stalled);
+    }
+
+    #[test]
+    fn only_changes_are_news() {
+        let mut monitor = HealthMonitor::default();
+        let healthy = HealthReport::default();
+        let hot = HealthReport {
+            syndrome: 0x10,
+            ..healthy
+        };
+        assert_eq!(
+            [healthy, hot, hot, healthy, healthy].map(|report| monitor.changed(&report)),
+            [false, true, false, true, false]
+        );
     }
 
     #[test]

@@ -16,17 +16,17 @@ use crate::mem::DmaBuffer;
 
 /// An object to destroy.
 #[must_use = "an object to destroy does nothing until it is handed to the reaper"]
-pub struct Destroy {
+pub(crate) struct Destroy {
     /// For messages: "QP 0x49".
-    pub what: String,
+    pub(crate) what: String,
     /// The commands, in order, each a whole input; outputs are 16 bytes. All but the last may fail.
-    pub commands: Vec<Vec<u8>>,
+    pub(crate) commands: Vec<Vec<u8>>,
     /// What the device may access until the last command was answered.
-    pub memory: Vec<Arc<DmaBuffer>>,
+    pub(crate) memory: Vec<Arc<DmaBuffer>>,
     /// What must not go before (parents, registrations); dropped afterwards, whether the commands succeeded or not.
-    pub keep: Option<Box<dyn Any + Send>>,
+    pub(crate) keep: Option<Box<dyn Any + Send>>,
     /// Told whether firmware destroyed the object, before `keep` is dropped.
-    pub done: Option<Box<dyn FnOnce(bool) + Send>>,
+    pub(crate) done: Option<Box<dyn FnOnce(bool) + Send>>,
 }
 
 impl std::fmt::Debug for Destroy {

@@ -136,23 +136,23 @@ impl Context {
     }
 
     /// Calls `handler` for each event of an object, in the thread that takes events in.
-    pub fn handle_events(&self, object: Object, handler: Handler) {
+    pub(crate) fn handle_events(&self, object: Object, handler: Handler) {
         self.hca.events().handle(object, handler);
     }
 
     /// Forgets an object's handler.
-    pub fn forget_events(&self, object: Object) {
+    pub(crate) fn forget_events(&self, object: Object) {
         self.hca.events().forget(object);
     }
 
-    /// Starts to count a CQ's completion events.
+    /// The counter of a CQ's completion events, which counts from the first call of this on.
     #[must_use]
     pub fn count_completions(&self, cqn: u32) -> CompCounter {
         self.hca.events().count_completions(cqn)
     }
 
     /// Stops counting a CQ's completion events.
-    pub fn forget_completions(&self, cqn: u32) {
+    pub(crate) fn forget_completions(&self, cqn: u32) {
         self.hca.events().forget_completions(cqn);
     }
 }

@@ -181,17 +181,24 @@ impl Context {
     /// # Errors
     ///
     /// [`CommandError`] names the command and says why it was not carried out.
-    pub fn exec<C: Command>(&self, command: &C) -> Result<C::Output, CommandError> {
+    pub(crate) fn exec<C: Command>(&self, command: &C) -> Result<C::Output, CommandError> {
         self.hca.exec(command)
     }
 
     /// Executes a firmware command given as bytes, headers included: at least 16 in each direction. `output` is filled
-    /// when the command's status is OK.
+    /// when the command's status is OK. For commands that this driver has no function for.
     ///
     /// # Errors
     ///
-    /// As [`Context::exec`].
-    pub fn exec_raw(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
+    /// [`CommandError`] names the command and says why it was not carried out.
+    ///
+    /// # Safety
+    ///
+    /// Firmware gives the device access to whatever DMA memory a command names, and takes objects away that others use.
+    /// The command must neither name memory of this process that it does not own (also not indirectly, such as by an
+    /// mkey), nor change an object of this driver.
+    #[allow(unsafe_code)] // Only the declaration is: the contract is the caller's.
+    pub unsafe fn exec_raw(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         self.hca.exec_raw(input, output)
     }
 
@@ -315,8 +322,7 @@ impl Context {
     }
 
     /// Where a `Drop` leaves what firmware has to destroy.
-    #[must_use]
-    pub fn reaper(&self) -> ReaperHandle<'_> {
+    pub(crate) fn reaper(&self) -> ReaperHandle<'_> {
         ReaperHandle(self)
     }
 
@@ -337,11 +343,11 @@ impl Drop for Context {
 
 /// Takes objects to destroy.
 #[derive(Debug)]
-pub struct ReaperHandle<'a>(&'a Context);
+pub(crate) struct ReaperHandle<'a>(&'a Context);
 
 impl ReaperHandle<'_> {
     /// Takes an object over. With a service thread it does not wait; without one it destroys at once.
-    pub fn submit(&self, destroy: Destroy) {
+    pub(crate) fn submit(&self, destroy: Destroy) {
         let hca = &self.0.hca;
         hca.reaper().submit(destroy);
         match hca.vectors().first() {

@@ -43,6 +43,14 @@ fn failed(nic: &Arc<FakeNic>) -> (Step, StepError) {
     (error.step, *error.source)
 }
 
+/// A command that does nothing, with that many bytes of input and output.
+fn nop(context: &Context, input: usize, output: usize) -> Result<(), CommandError> {
+    let mut bytes = vec![0; input];
+    bytes[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
+    // SAFETY: it names neither memory nor objects.
+    unsafe { context.exec_raw(&bytes, &mut vec![0; output]) }
+}
+
 /// Waits for another thread to have done something.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -402,25 +410,24 @@ fn only_the_versions_of_roce_that_were_asked_for_get_gids() {
 fn answers_with_wrong_tokens_or_delivery_errors_are_discarded() {
     let nic = FakeNic::obedient();
     let context = opened(&nic);
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
     nic.set_script(|_| Reply::EntryToken(0));
     assert!(matches!(
-        context.exec_raw(&nop, &mut [0; 16]),
+        nop(&context, 16, 16),
         Err(CommandError::Token { found: 0, .. })
     ));
     nic.set_script(|_| Reply::MailboxToken(0));
     assert!(matches!(
-        context.exec_raw(&nop, &mut [0; 64]),
+        nop(&context, 16, 64),
         Err(CommandError::Token { found: 0, .. })
     ));
     nic.set_script(|_| Reply::Delivery(3));
-    let error = context.exec_raw(&nop, &mut [0; 16]).expect_err("undelivered");
+    let error = nop(&context, 16, 16).expect_err("undelivered");
     assert_eq!(
         error.to_string(),
         "NOP was not delivered: mailbox block number out of order (0x3)"
     );
     for (input, output) in [(15, 16), (16, 15), (16, (1 << 20) + 1), ((1 << 20) + 1, 16)] {
-        let result = context.exec_raw(&vec![0; input], &mut vec![0; output]);
+        let result = nop(&context, input, output);
         assert!(
             matches!(result, Err(CommandError::Length { .. })),
             "{input} {output}"
@@ -428,7 +435,7 @@ fn answers_with_wrong_tokens_or_delivery_errors_are_discarded() {
     }
     assert_eq!(context.counters().commands.bad_tokens, 2);
     nic.set_script(|_| Reply::Normal);
-    context.exec_raw(&nop, &mut [0; 16]).expect("works again");
+    nop(&context, 16, 16).expect("works again");
     context.close().expect("an orderly close");
 }
 
@@ -440,16 +447,15 @@ fn a_late_answer_gives_the_slot_back() {
         config().command_timeout(Duration::from_millis(10)),
     )
     .expect("bring-up");
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
     nic.set_script(|_| Reply::Silent);
-    let error = context.exec_raw(&nop, &mut [0; 16]).expect_err("silence");
+    let error = nop(&context, 16, 16).expect_err("silence");
     assert!(matches!(error, CommandError::Timeout { slot: 0, .. }), "{error}");
     assert_eq!(context.counters().commands.leaked_slots, 1);
     nic.set_script(|_| Reply::Normal);
-    context.exec_raw(&nop, &mut [0; 16]).expect("in another slot");
+    nop(&context, 16, 16).expect("in another slot");
     assert_eq!(nic.requests().last().map(|r| r.slot), Some(1));
     nic.answer_late();
-    context.exec_raw(&nop, &mut [0; 16]).expect("in the first slot");
+    nop(&context, 16, 16).expect("in the first slot");
     assert_eq!(nic.requests().last().map(|r| r.slot), Some(0));
     let counters = context.counters().commands;
     assert_eq!(
@@ -464,15 +470,11 @@ fn all_slots_lost_is_an_error_at_once() {
     let nic = FakeNic::obedient();
     let context =
         Context::open(function(&nic), config().command_timeout(Duration::from_millis(5))).expect("bring-up");
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
     nic.set_script(|_| Reply::Silent);
     for _ in 0..31 {
-        assert!(matches!(
-            context.exec_raw(&nop, &mut [0; 16]),
-            Err(CommandError::Timeout { .. })
-        ));
+        assert!(matches!(nop(&context, 16, 16), Err(CommandError::Timeout { .. })));
     }
-    let error = context.exec_raw(&nop, &mut [0; 16]).expect_err("no slot");
+    let error = nop(&context, 16, 16).expect_err("no slot");
     assert!(
         matches!(error, CommandError::NoSlot { leaked: 31, .. }),
         "{error}"
@@ -504,9 +506,8 @@ fn page_requests_are_answered_while_a_command_waits() {
             Reply::Normal
         }
     });
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| context.exec_raw(&nop, &mut [0; 16]));
+        let waiting = scope.spawn(|| nop(&context, 16, 16));
         eventually("the command is there", || {
             nic.opcodes().last() == Some(&Opcode::NOP)
         });
@@ -671,11 +672,10 @@ fn a_device_that_goes_away_wakes_everybody() {
     let context =
         Context::open(function(&nic), config().command_timeout(Duration::from_secs(60))).expect("bring-up");
     nic.set_script(|_| Reply::Silent);
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
     let started = Instant::now();
     let counter = context.count_completions(1);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| context.exec_raw(&nop, &mut [0; 16]));
+        let waiting = scope.spawn(|| nop(&context, 16, 16));
         let completion = scope.spawn(|| context.wait_completion(0, &counter, 0, None));
         eventually("the command is there", || {
             nic.opcodes().last() == Some(&Opcode::NOP)
@@ -712,8 +712,7 @@ fn a_fatal_health_report_names_its_syndrome() {
     nic.set_script(|_| Reply::Silent);
     nic.set_register(0x238, 0x80 << 24);
     nic.set_register(0x23c, 0x0008_0042);
-    let nop = [Opcode::NOP.0.to_be_bytes().as_slice(), &[0; 14]].concat();
-    let error = context.exec_raw(&nop, &mut [0; 16]).expect_err("dead");
+    let error = nop(&context, 16, 16).expect_err("dead");
     let CommandError::Dead {
         failure: DeviceFailure::Fatal(report),
         ..
@@ -750,16 +749,11 @@ fn commands_run_from_many_threads() {
     let nic = FakeNic::obedient();
     let context = opened(&nic);
     std::thread::scope(|scope| {
-        for thread in 0..8u8 {
+        for thread in 0..8 {
             let context = &context;
             scope.spawn(move || {
-                for i in 0..200u8 {
-                    let mut input = vec![0; 16 + usize::from(thread) * 300];
-                    input[..2].copy_from_slice(&Opcode::NOP.0.to_be_bytes());
-                    input[15] = i;
-                    context
-                        .exec_raw(&input, &mut vec![0; 16 + usize::from(i) * 20])
-                        .expect("answered");
+                for i in 0..200 {
+                    nop(context, 16 + thread * 300, 16 + i * 20).expect("answered");
                 }
             });
         }
