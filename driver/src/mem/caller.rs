@@ -158,7 +158,7 @@ impl DmaSpace {
     ///   touch them, of this side or of a peer, is under way;
     /// - no secrets lie in the rest of the pages that the device should not see.
     ///
-    /// A child made by `fork` gets copies of pinned anonymous pages (Linux 5.11 and later; before that, the parent's
+    /// A child made by `fork` gets copies of pinned anonymous pages (Linux 5.12 and later; before that, the parent's
     /// next write may move the page away from the device, which `MADV_DONTFORK` on the memory prevents).
     ///
     /// # Errors
