@@ -20,6 +20,7 @@ pub mod profile;
 pub mod psn;
 pub mod rc;
 pub mod runner;
+pub mod serve;
 pub mod testbed;
 pub mod trace;
 pub mod wire;

@@ -97,6 +97,7 @@ impl DataPlane {
             return self.break_cq(cqn, 2);
         }
         cq.pi = cq.pi.wrapping_add(1);
+        self.counters.cqes += 1;
         let counts_as_solicited = completion.solicited || completion.syndrome != 0;
         if counts_as_solicited {
             cq.solicited_pi = Some(cq.pi);

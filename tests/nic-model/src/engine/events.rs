@@ -179,6 +179,7 @@ impl DataPlane {
             return;
         }
         eq.pi = eq.pi.wrapping_add(1);
+        self.counters.eqes += 1;
         if eq.armed {
             eq.armed = false;
             let vector = eq.vector;

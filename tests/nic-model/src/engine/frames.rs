@@ -2,9 +2,11 @@
 
 use super::DataPlane;
 use super::address::{Addresses, Gid, RoceVersion, ipv4_of};
+use super::counters::QueueCounters;
 use crate::clock::Nanos;
 use crate::objects::qp::Service;
 use crate::rc::types::QpState;
+use crate::wire::opcode::Kind;
 use crate::wire::packet::Packet;
 use crate::wire::{self, Encap, Frame, Icrc, Ipv4, Ipv6, L3, RoceFrame, Udp, Vlan, WireError};
 
@@ -71,6 +73,20 @@ impl Addresses {
             && frame.src_gid() == self.dgid
             && frame.dst_gid() == self.gid.address
     }
+}
+
+/// Counts the request that starts with this packet.
+fn count_request(counts: &mut QueueCounters, roce: &RoceFrame) {
+    if !roce.info.position.is_start() {
+        return;
+    }
+    let count = match roce.info.kind {
+        Kind::Write => &mut counts.rx_write_requests,
+        Kind::ReadRequest => &mut counts.rx_read_requests,
+        Kind::CompareSwap | Kind::FetchAdd => &mut counts.rx_atomic_requests,
+        _ => return,
+    };
+    *count = count.wrapping_add(1);
 }
 
 impl DataPlane {
@@ -158,6 +174,9 @@ impl DataPlane {
         {
             self.counters.dropped_address += 1;
             return;
+        }
+        if let Some(qp) = self.objects.qps.get_mut(qpn) {
+            count_request(&mut qp.counts, roce);
         }
         let now = self.now;
         self.with_transport(qpn, |rc, memory| rc.handle_packet(now, &roce.packet, memory));

@@ -11,13 +11,16 @@ use ferroce_firmware_iface::layouts::{
 use super::DataPlane;
 use super::address::{Gid, Path};
 use super::completion::Completion;
+use super::counters::sum;
 use super::events::Event;
 use crate::fw::plane::{DmaFault, Event as FirmwareEvent, HostDma, Plane};
 use crate::fw::qp_transition::QpTransition;
 use crate::host;
 use crate::objects::cq::CqState;
 use crate::objects::qp::{ReceiveFrom, Service, prm_state};
-use crate::objects::{Buffer, Cq, Eq, Mkey, ObjectError, PageList, Pd, Qp, Srq, Table, Uar, UmemObject};
+use crate::objects::{
+    Buffer, Cq, Eq, Mkey, ObjectError, PageList, Pd, QCounter, Qp, Srq, Table, Uar, UmemObject,
+};
 use crate::psn::Psn;
 use crate::rc::RcQp;
 use crate::rc::types::{AtomicMode, QpConfig, QpState};
@@ -317,8 +320,8 @@ impl Plane for DataPlane {
     }
 
     fn alloc_q_counter(&mut self) -> Result<u8, ObjectError> {
-        let now = self.transport_counters();
-        insert(&mut self.objects.q_counters, "Q counter", |_| Ok(now)).map(|id| id as u8)
+        let set = QCounter::default();
+        insert(&mut self.objects.q_counters, "Q counter", |_| Ok(set)).map(|id| id as u8)
     }
 
     fn dealloc_q_counter(&mut self, id: u8) -> Result<(), ObjectError> {
@@ -331,20 +334,18 @@ impl Plane for DataPlane {
         clear: bool,
         out: &mut QueryQCounterOut,
     ) -> Result<(), ObjectError> {
-        // All QPs count into all sets: the model does not tell sets apart.
-        let total = self.transport_counters();
-        let base = self.objects.q_counters.get_mut(u32::from(id));
-        let base = base.ok_or(no_such("Q counter", u32::from(id)))?;
-        let since = |now: u64, then: u64| now.wrapping_sub(then) as u32;
-        out.set_out_of_buffer(since(total.rnr_naks_sent, base.rnr_naks_sent));
-        out.set_out_of_sequence(since(total.out_of_sequence, base.out_of_sequence));
-        out.set_duplicate_request(since(total.duplicates, base.duplicates));
-        out.set_rnr_nak_retry_err(since(total.rnr_naks_received, base.rnr_naks_received));
-        out.set_packet_seq_err(since(total.sequence_naks_received, base.sequence_naks_received));
-        out.set_implied_nak_seq_err(since(total.implied_naks, base.implied_naks));
-        out.set_local_ack_timeout_err(since(total.timeouts, base.timeouts));
+        let set = self.objects.q_counters.get_mut(u32::from(id));
+        let set = set.ok_or(no_such("Q counter", u32::from(id)))?;
+        let mut total = set.retired;
+        let members = self
+            .objects
+            .qps
+            .iter()
+            .filter(|(_, qp)| qp.context.counter_set_id() == id);
+        members.for_each(|(_, qp)| total.add(&qp.counters_now()));
+        total.report(&set.base, out);
         if clear {
-            *base = total;
+            set.base = total;
         }
         Ok(())
     }
@@ -515,6 +516,7 @@ impl Plane for DataPlane {
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             return Err(no_such("QP", qpn));
         };
+        // A QP that changes its counter set takes along what it counted.
         qp.context = *qpc;
         if path.is_some() {
             qp.path = path;
@@ -547,9 +549,6 @@ impl Plane for DataPlane {
             }
             QpTransition::To2Err => self.fail_qp(qpn),
             QpTransition::To2Rst => {
-                if let Some(rc) = &qp.rc {
-                    self.retired = super::add_counters(self.retired, rc.counters());
-                }
                 qp.reset();
             }
         }
@@ -558,8 +557,11 @@ impl Plane for DataPlane {
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), ObjectError> {
         let qp = remove(&mut self.objects.qps, "QP", qpn, |_| 0)?;
-        if let Some(rc) = &qp.rc {
-            self.retired = super::add_counters(self.retired, rc.counters());
+        let counts = qp.counters_now();
+        self.retired = sum(self.retired, &counts.transport);
+        let set = u32::from(qp.context.counter_set_id());
+        if let Some(set) = self.objects.q_counters.get_mut(set) {
+            set.retired.add(&counts);
         }
         self.use_all_of_qp(QpRefs::of(&qp), -1);
         Ok(())

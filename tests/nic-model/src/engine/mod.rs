@@ -13,6 +13,7 @@
 
 pub mod address;
 pub mod completion;
+pub mod counters;
 mod doorbell;
 pub mod events;
 mod frames;
@@ -35,48 +36,11 @@ use crate::objects::{Limits, Objects, PageList};
 use crate::rc::types::{Event as RcEvent, QpCounters};
 use crate::wire::{Frame, Icrc};
 
+pub use counters::Counters;
+
 use address::Gid;
 use interrupts::Interrupts;
 use violation::Violations;
-
-/// What the data plane counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Doorbells of send queues.
-    pub send_doorbells: u64,
-    /// Send WQEs fetched.
-    pub send_wqes: u64,
-    /// Receive WQEs taken.
-    pub recv_wqes: u64,
-    /// CQEs written.
-    pub cqes: u64,
-    /// CQ arms that came with the number of an event already raised.
-    pub stale_arms: u64,
-    /// Frames sent.
-    pub frames_out: u64,
-    /// Their bytes, without FCS.
-    pub bytes_out: u64,
-    /// Frames received.
-    pub frames_in: u64,
-    /// Their bytes, without FCS.
-    pub bytes_in: u64,
-    /// Frames for another MAC address.
-    pub dropped_mac: u64,
-    /// Frames that are not RoCE, or arrived while RoCE was off.
-    pub dropped_not_roce: u64,
-    /// RoCE frames that are malformed.
-    pub dropped_malformed: u64,
-    /// RoCE frames whose ICRC is wrong.
-    pub dropped_icrc: u64,
-    /// RoCE frames for a GID that is not ours, or not the QP's.
-    pub dropped_address: u64,
-    /// RoCE frames for a QP that is not there or takes none.
-    pub dropped_qp: u64,
-    /// Memory keys that refused an access of the host's own work.
-    pub local_refusals: u64,
-    /// Memory keys that refused a peer.
-    pub remote_refusals: u64,
-}
 
 /// The port as the firmware sets it.
 #[derive(Clone, Debug)]
@@ -182,10 +146,10 @@ impl DataPlane {
         self.bus_master = on;
     }
 
-    /// Sums the counters of all QPs, those that are gone included.
+    /// Sums the transport's counters over all QPs, those that are gone included.
     pub fn transport_counters(&self) -> QpCounters {
-        let live = self.objects.qps.iter().filter_map(|(_, qp)| qp.rc.as_ref());
-        live.fold(self.retired, |sum, rc| add_counters(sum, rc.counters()))
+        let live = self.objects.qps.iter().map(|(_, qp)| qp.counters_now().transport);
+        live.fold(self.retired, |total, one| counters::sum(total, &one))
     }
 
     /// Function reset: all objects are gone, the port is as at power-on; memory maps and eventfds stay.
@@ -222,21 +186,6 @@ impl DataPlane {
     }
 }
 
-fn add_counters(mut sum: QpCounters, more: &QpCounters) -> QpCounters {
-    sum.packets_sent += more.packets_sent;
-    sum.packets_received += more.packets_received;
-    sum.retransmitted += more.retransmitted;
-    sum.timeouts += more.timeouts;
-    sum.duplicates += more.duplicates;
-    sum.out_of_sequence += more.out_of_sequence;
-    sum.sequence_naks_received += more.sequence_naks_received;
-    sum.implied_naks += more.implied_naks;
-    sum.rnr_naks_sent += more.rnr_naks_sent;
-    sum.rnr_naks_received += more.rnr_naks_received;
-    sum.dropped += more.dropped;
-    sum
-}
-
 /// Where an access to a ring went wrong.
 fn outside(ring: &PageList, at: u64) -> HostError {
     HostError::OutOfSlice {
@@ -266,3 +215,6 @@ fn publish(host: &HostMemory, ring: &PageList, at: u64, entry: &[u8]) -> Result<
         _ => Err(outside(ring, at)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -370,6 +370,11 @@ impl DataPlane {
             syndrome,
             ..Completion::default()
         };
+        if syndrome != 0
+            && let Some(qp) = self.objects.qps.get_mut(qpn)
+        {
+            qp.counts.send_failed(syndrome);
+        }
         self.complete(cqn, &completion);
         if misunderstood {
             self.fail_qp(qpn);
@@ -400,6 +405,9 @@ impl DataPlane {
             ..Completion::default()
         };
         let cqn = qp.cqn_rcv;
+        if failed && let Some(qp) = self.objects.qps.get_mut(qpn) {
+            qp.counts.recv_failed(done.status.syndrome());
+        }
         self.complete(cqn, &completion);
     }
 

@@ -22,7 +22,7 @@ pub use table::Table;
 pub use uar::Uar;
 pub use umem::UmemObject;
 
-use crate::rc::types::QpCounters;
+use crate::engine::counters::QueueCounters;
 
 /// How many objects of each kind there may be, and how large.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,6 +88,15 @@ pub struct Pd {
     pub users: u32,
 }
 
+/// A Q counter set: sums over the QPs that name it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QCounter {
+    /// Counts of QPs that name it no more.
+    pub retired: QueueCounters,
+    /// What the sums were when the host last cleared them.
+    pub base: QueueCounters,
+}
+
 /// All tables.
 #[derive(Debug)]
 pub struct Objects {
@@ -111,8 +120,8 @@ pub struct Objects {
     pub transport_domains: Table<()>,
     /// XRC domains.
     pub xrcds: Table<()>,
-    /// Q counter sets: what the counters were when the set was made or cleared.
-    pub q_counters: Table<QpCounters>,
+    /// Q counter sets.
+    pub q_counters: Table<QCounter>,
 }
 
 impl Objects {

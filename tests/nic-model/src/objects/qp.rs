@@ -6,6 +6,7 @@ use super::buffer::{PAGE_UNIT_SHIFT, PageList};
 use super::error::ObjectError;
 use crate::clock::Nanos;
 use crate::engine::address::Path;
+use crate::engine::counters::{QueueCounters, sum};
 use crate::rc::RcQp;
 use crate::rc::types::QpState;
 
@@ -124,6 +125,8 @@ pub struct Qp {
     pub queued: bool,
     /// The time for which the timer queue holds an entry.
     pub timer_at: Option<Nanos>,
+    /// What it counted, without its present transport's part.
+    pub counts: QueueCounters,
     /// While in error: when to look for new receives next, and the interval.
     pub flush_poll: Option<(Nanos, u64)>,
 }
@@ -190,6 +193,7 @@ impl Qp {
             path: None,
             queued: false,
             timer_at: None,
+            counts: QueueCounters::default(),
             flush_poll: None,
         })
     }
@@ -199,8 +203,18 @@ impl Qp {
         self.rc.as_ref().map_or(self.state, RcQp::state)
     }
 
+    /// All that it counted.
+    pub fn counters_now(&self) -> QueueCounters {
+        let mut counts = self.counts;
+        if let Some(rc) = &self.rc {
+            counts.transport = sum(counts.transport, rc.counters());
+        }
+        counts
+    }
+
     /// Back to RESET: rings empty, no transport.
     pub fn reset(&mut self) {
+        self.counts = self.counters_now();
         self.sq.ci = 0;
         self.sq.stuck = false;
         self.sq.lost = false;
