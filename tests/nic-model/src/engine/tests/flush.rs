@@ -23,8 +23,16 @@ fn q19_all_receives_and_sends_are_flushed_in_order() {
         assert_eq!(pair.b.poll().unwrap()[63] >> 4, 2);
     }
     let qpc = pair.b.qpc();
-    pair.b.dp.modify_qp(QpTransition::To2Err, pair.b.qpn, &qpc).unwrap();
-    pair.b.post(opcode::RDMA_READ, 0, 0, &[remote(DATA, key), data(8, key, DATA)].concat());
+    pair.b
+        .dp
+        .modify_qp(QpTransition::To2Err, pair.b.qpn, &qpc)
+        .unwrap();
+    pair.b.post(
+        opcode::RDMA_READ,
+        0,
+        0,
+        &[remote(DATA, key), data(8, key, DATA)].concat(),
+    );
     pair.b.post(opcode::SEND, CQE, 0, &data(8, key, DATA));
     pair.b.ring();
     pair.run();
@@ -32,7 +40,11 @@ fn q19_all_receives_and_sends_are_flushed_in_order() {
     let mut sends = Vec::new();
     while let Some(cqe) = pair.b.poll() {
         assert_eq!(cqe[0x37], 5);
-        let list = if cqe[63] >> 4 == 0xe { &mut receives } else { &mut sends };
+        let list = if cqe[63] >> 4 == 0xe {
+            &mut receives
+        } else {
+            &mut sends
+        };
         list.push(be32(&cqe, 0x3c) >> 16);
     }
     assert_eq!(receives, (3..RQ as u32).collect::<Vec<_>>());

@@ -32,9 +32,17 @@ fn wqes_that_break_a_rule_complete_in_error_and_the_rest_is_flushed() {
         side.ring();
         while side.dp.run(Nanos(1)) {}
         let cqe = side.poll().unwrap();
-        assert_eq!((cqe[63] >> 4, cqe[0x37], be32(&cqe, 0x3c) >> 16), (0xd, 2, 0), "case {i}");
+        assert_eq!(
+            (cqe[63] >> 4, cqe[0x37], be32(&cqe, 0x3c) >> 16),
+            (0xd, 2, 0),
+            "case {i}"
+        );
         let cqe = side.poll().unwrap();
-        assert_eq!((cqe[63] >> 4, cqe[0x37], be32(&cqe, 0x3c) >> 16), (0xd, 5, 1), "case {i}");
+        assert_eq!(
+            (cqe[63] >> 4, cqe[0x37], be32(&cqe, 0x3c) >> 16),
+            (0xd, 5, 1),
+            "case {i}"
+        );
         assert_eq!(side.dp.violations.total(), 1, "case {i}");
     }
 }

@@ -49,7 +49,9 @@ struct Side {
 }
 
 fn pages(start: u64, bytes: u64) -> Vec<u8> {
-    (0..bytes.div_ceil(4096)).flat_map(|p| (start + p * 4096).to_be_bytes()).collect()
+    (0..bytes.div_ceil(4096))
+        .flat_map(|p| (start + p * 4096).to_be_bytes())
+        .collect()
 }
 
 fn mac(last: u8) -> [u8; 6] {
@@ -69,12 +71,26 @@ impl Side {
         let uar = dp.alloc_uar().unwrap();
         let pd = dp.alloc_pd().unwrap();
         let mut gid = RoceAddrLayout::zeroed();
-        ip(last).iter().enumerate().for_each(|(i, b)| gid.set_source_l3_address(i, *b));
+        ip(last)
+            .iter()
+            .enumerate()
+            .for_each(|(i, b)| gid.set_source_l3_address(i, *b));
         gid.set_source_mac_47_32(0x0200);
         gid.set_source_mac_31_0(u32::from(last));
         gid.set_roce_version(2);
         dp.set_roce_address(3, Some(&gid)).unwrap();
-        let mut side = Side { dp, uar, eqn: 0, cqn: 0, qpn: 0, pd, key: 0, sq_pi: 0, rq_pi: 0, cq_ci: 0 };
+        let mut side = Side {
+            dp,
+            uar,
+            eqn: 0,
+            cqn: 0,
+            qpn: 0,
+            pd,
+            key: 0,
+            sq_pi: 0,
+            rq_pi: 0,
+            cq_ci: 0,
+        };
         side.create_eq();
         side.cqn = side.create_cq(LOG_CQ);
         side.qpn = side.create_qp();
@@ -87,7 +103,10 @@ impl Side {
         eqc.set_log_eq_size(LOG_EQ as u8).unwrap();
         eqc.set_uar_page(self.uar).unwrap();
         let all = [u64::MAX, 0, 0, 0];
-        self.eqn = self.dp.create_eq(&eqc, all, Buffer::Pas(&pages(EQ_RING, 4096))).unwrap();
+        self.eqn = self
+            .dp
+            .create_eq(&eqc, all, Buffer::Pas(&pages(EQ_RING, 4096)))
+            .unwrap();
         for entry in 0..1u64 << LOG_EQ {
             self.dp.host.write(EQ_RING + entry * 64 + 63, &[1]).unwrap();
         }
@@ -102,7 +121,9 @@ impl Side {
         for entry in 0..1u64 << log_size {
             self.dp.host.write(CQ_RING + entry * 64 + 63, &[0xf1]).unwrap();
         }
-        self.dp.create_cq(&cqc, Buffer::Pas(&pages(CQ_RING, 64 << log_size))).unwrap()
+        self.dp
+            .create_cq(&cqc, Buffer::Pas(&pages(CQ_RING, 64 << log_size)))
+            .unwrap()
     }
 
     fn qpc(&self) -> Qpc {
@@ -121,7 +142,9 @@ impl Side {
 
     fn create_qp(&mut self) -> u32 {
         let qpc = self.qpc();
-        self.dp.create_qp(&qpc, Buffer::Pas(&pages(QP_BUFFER, (RQ + SQ) * 64))).unwrap()
+        self.dp
+            .create_qp(&qpc, Buffer::Pas(&pages(QP_BUFFER, (RQ + SQ) * 64)))
+            .unwrap()
     }
 
     fn create_key(&mut self) -> u32 {
@@ -136,7 +159,10 @@ impl Side {
         mkc.set_mkey_7_0(0x5a);
         mkc.set_start_addr(DATA);
         mkc.set_len(DATA_BYTES);
-        let index = self.dp.create_mkey(&mkc, Buffer::Pas(&pages(DATA, DATA_BYTES))).unwrap();
+        let index = self
+            .dp
+            .create_mkey(&mkc, Buffer::Pas(&pages(DATA, DATA_BYTES)))
+            .unwrap();
         index << 8 | 0x5a
     }
 
@@ -164,7 +190,10 @@ impl Side {
         path.set_hop_limit(64);
         path.set_rmac_47_32(0x0200);
         path.set_rmac_31_0(u32::from(last));
-        ip(last).iter().enumerate().for_each(|(i, b)| path.set_rgid_rip(i, *b));
+        ip(last)
+            .iter()
+            .enumerate()
+            .for_each(|(i, b)| path.set_rgid_rip(i, *b));
         self.dp.modify_qp(QpTransition::Init2Rtr, qpn, &qpc).unwrap();
         self.dp.modify_qp(QpTransition::Rtr2Rts, qpn, &qpc).unwrap();
     }
@@ -192,7 +221,10 @@ impl Side {
     }
 
     fn ring(&mut self) {
-        self.dp.host.write_be32(QP_DBR + 4, u32::from(self.sq_pi)).unwrap();
+        self.dp
+            .host
+            .write_be32(QP_DBR + 4, u32::from(self.sq_pi))
+            .unwrap();
         let mut bell = [0; 8];
         bell[4..8].copy_from_slice(&(self.qpn << 8).to_be_bytes());
         self.dp.uar_write(self.uar, 0x800, &bell);
@@ -213,7 +245,10 @@ impl Side {
     fn poll(&mut self) -> Option<[u8; 64]> {
         let entries = 1 << LOG_CQ;
         let mut cqe = [0; 64];
-        self.dp.host.read(CQ_RING + u64::from(self.cq_ci % entries) * 64, &mut cqe).unwrap();
+        self.dp
+            .host
+            .read(CQ_RING + u64::from(self.cq_ci % entries) * 64, &mut cqe)
+            .unwrap();
         let phase = (self.cq_ci / entries) as u8 & 1;
         if cqe[63] & 1 != phase || cqe[63] >> 4 == 0xf {
             return None;
@@ -238,7 +273,8 @@ impl Side {
     }
 
     fn arm_eq(&mut self, ci: u32) {
-        self.dp.uar_write(self.uar, 0x40, &(self.eqn << 24 | ci).to_be_bytes());
+        self.dp
+            .uar_write(self.uar, 0x40, &(self.eqn << 24 | ci).to_be_bytes());
     }
 
     fn fill(&mut self, at: u64, bytes: &[u8]) {

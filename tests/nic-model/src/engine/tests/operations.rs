@@ -21,7 +21,10 @@ fn a_write_with_immediate_moves_bytes_and_completes_at_both_ends() {
     let cqe = pair.a.poll().unwrap();
     assert_eq!(cqe[63] >> 4, 0);
     assert_eq!(be32(&cqe, 0x20), 0x77);
-    assert_eq!(be32(&cqe, 0x38), u32::from(opcode::RDMA_WRITE_IMM) << 24 | pair.a.qpn);
+    assert_eq!(
+        be32(&cqe, 0x38),
+        u32::from(opcode::RDMA_WRITE_IMM) << 24 | pair.a.qpn
+    );
     assert_eq!(be32(&cqe, 0x3c) >> 16, u32::from(index));
     let cqe = pair.b.poll().unwrap();
     assert_eq!(cqe[63] >> 4, 1);
@@ -41,7 +44,13 @@ fn a_read_and_both_atomics_bring_values_back() {
     let read = [remote(DATA, kb), data(5_000, ka, DATA + 100)].concat();
     pair.a.post(opcode::RDMA_READ, CQE, 0, &read);
     pair.b.fill(DATA + 8_192, &0x0102_0304_0506_0708u64.to_le_bytes());
-    let add = [remote(DATA + 8_192, kb), 5u64.to_be_bytes().to_vec(), vec![0; 8], data(8, ka, DATA + 9_000)].concat();
+    let add = [
+        remote(DATA + 8_192, kb),
+        5u64.to_be_bytes().to_vec(),
+        vec![0; 8],
+        data(8, ka, DATA + 9_000),
+    ]
+    .concat();
     pair.a.post(opcode::ATOMIC_FA, CQE, 0, &add);
     let swap = [9u64.to_be_bytes(), 0x0102_0304_0506_070du64.to_be_bytes()].concat();
     let swap = [remote(DATA + 8_192, kb), swap, data(8, ka, DATA + 9_008)].concat();
@@ -50,8 +59,14 @@ fn a_read_and_both_atomics_bring_values_back() {
     pair.run();
     assert_eq!(pair.a.bytes(DATA + 100, 5_000), there);
     // Big-endian, as the real card's capability says (case T12).
-    assert_eq!(pair.a.bytes(DATA + 9_000, 8), 0x0102_0304_0506_0708u64.to_be_bytes());
-    assert_eq!(pair.a.bytes(DATA + 9_008, 8), 0x0102_0304_0506_070du64.to_be_bytes());
+    assert_eq!(
+        pair.a.bytes(DATA + 9_000, 8),
+        0x0102_0304_0506_0708u64.to_be_bytes()
+    );
+    assert_eq!(
+        pair.a.bytes(DATA + 9_008, 8),
+        0x0102_0304_0506_070du64.to_be_bytes()
+    );
     assert_eq!(pair.b.bytes(DATA + 8_192, 8), 9u64.to_le_bytes());
     let lens: Vec<u32> = (0..3).map(|_| be32(&pair.a.poll().unwrap(), 0x2c)).collect();
     assert_eq!(lens, [5_000, 8, 8]);
@@ -66,7 +81,8 @@ fn sends_scatter_over_the_list_and_wait_for_a_receive() {
     pair.a.ring();
     pair.run();
     assert!(pair.a.poll().is_none());
-    pair.b.post_recv(&[data(5, kb, DATA), data(100, kb, DATA + 50)].concat());
+    pair.b
+        .post_recv(&[data(5, kb, DATA), data(100, kb, DATA + 50)].concat());
     // The RNR timer of code 1 is 10 µs.
     pair.pass(std::time::Duration::from_micros(100));
     assert!(pair.a.poll().is_some());
@@ -99,7 +115,9 @@ fn q01_wqes_of_many_blocks_wrap_around_the_ring() {
     let mut pair = Pair::new();
     let (ka, kb) = (pair.a.key, pair.b.key);
     for round in 0..40u64 {
-        let sges: Vec<u8> = (0..13).flat_map(|i| data(10, ka, DATA + round * 1_000 + i * 10)).collect();
+        let sges: Vec<u8> = (0..13)
+            .flat_map(|i| data(10, ka, DATA + round * 1_000 + i * 10))
+            .collect();
         let bytes: Vec<u8> = (0..130).map(|i| (round * 3 + i) as u8).collect();
         pair.a.fill(DATA + round * 1_000, &bytes);
         let segments = [remote(DATA + round * 200, kb), sges].concat();
