@@ -4,6 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use ferroce_firmware_iface::layouts::CmdHcaCap;
 use ferroce_vfio_user::device::{DeviceError, DmaMap, DmaMessages};
 
 use crate::bar::{self, BarTarget};
@@ -14,7 +15,7 @@ use crate::fw::{Env, Firmware};
 use crate::link::Port;
 use crate::objects::Limits;
 use crate::pci::{ConfigAction, ConfigSpace};
-use crate::profile::Profile;
+use crate::profile::{CapType, Profile};
 
 /// Frames taken from the port in one turn.
 const RECEIVE_BURST: usize = 256;
@@ -288,7 +289,8 @@ fn config_out_of_range(offset: u16, len: usize) -> DeviceError {
 
 /// Limits of the object tables, from what the profile's capabilities promise.
 fn limits_of(profile: &Profile) -> Limits {
-    let caps = profile.general();
+    // The tables hold what can be had; the firmware holds the host to what it has set.
+    let caps: CmdHcaCap = profile.capabilities.max(CapType::GENERAL);
     let most = |log: u8, at_most: u32| (1u32 << log.min(31)).min(at_most);
     let default = Limits::default();
     let uar_pages = profile.bar_bytes() / bar::UAR_BYTES;

@@ -136,6 +136,7 @@ impl Firmware {
     pub(super) fn forget_objects(&mut self, env: &mut Env<'_>) {
         env.plane.reset();
         self.costs.clear();
+        self.counts.clear();
         self.uctxs.clear();
         self.command_eqn = None;
         self.events.clear();

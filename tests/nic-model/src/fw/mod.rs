@@ -83,6 +83,8 @@ pub struct Firmware {
     caps: Capabilities,
     pages: pages::Pages,
     costs: Costs,
+    /// Objects of each kind that are there.
+    counts: BTreeMap<pages::Kind, u64>,
     vport: vport::Vport,
     regs: regs::Registers,
     uctxs: BTreeMap<u16, u32>,
@@ -107,6 +109,7 @@ impl Firmware {
             caps: profile.capabilities.clone(),
             pages: pages::Pages::new(&profile),
             costs: Costs::new(),
+            counts: BTreeMap::new(),
             vport: vport::Vport::new(&profile),
             regs: regs::Registers::new(&profile),
             uctxs: BTreeMap::new(),

@@ -3,7 +3,7 @@
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_firmware_iface::status::CommandStatus;
 
-use super::command::{Answer, Call, Outcome};
+use super::command::{Answer, Call, Outcome, at_most};
 use super::pages::{self, Kind};
 use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware, HcaState, caps, hca, mkey, qp, queues, regs, simple, srq, vport};
@@ -211,10 +211,11 @@ impl Firmware {
         self.check_state(entry.needs)?;
         self.check_uid(call.header.uid)?;
         let cost = pages::cost_of(call);
-        if let Some((_, bytes)) = cost
-            && !self.has_room(env, bytes)?
-        {
-            return Ok(Answer::NeedsPages);
+        if let Some((kind, bytes)) = cost {
+            self.check_count(kind)?;
+            if !self.has_room(env, bytes)? {
+                return Ok(Answer::NeedsPages);
+            }
         }
         let output = (entry.run)(self, env, call)?;
         self.settle_cost(call, cost, &output);
@@ -244,16 +245,39 @@ impl Firmware {
         ))
     }
 
+    /// Refuses one object more than the capabilities that are on allow.
+    fn check_count(&self, kind: Kind) -> Result<(), Refusal> {
+        let caps = self.general();
+        let log_most = match kind {
+            Kind::Eq => caps.log_max_eq(),
+            Kind::Cq => caps.log_max_cq(),
+            Kind::Qp => caps.log_max_qp(),
+            Kind::Srq => caps.log_max_srq(),
+            Kind::Mkey => caps.log_max_mkey(),
+            Kind::Pd => caps.log_max_pd(),
+            Kind::Xrcd => caps.log_max_xrcd(),
+            Kind::TransportDomain => caps.log_max_transport_domain(),
+            // The BAR and the table of the data plane limit these.
+            Kind::Uar | Kind::Umem => return Ok(()),
+        };
+        let there = self.counts.get(&kind).copied().unwrap_or(0);
+        at_most("number of objects", there + 1, 1 << log_most)
+    }
+
     /// Notes what a created object takes of the firmware's pages, or gives back what a destroyed one took.
     fn settle_cost(&mut self, call: &Call<'_>, cost: Option<(Kind, u64)>, output: &[u8]) {
         if let Some((kind, bytes)) = cost {
             let number = pages::created_number(kind, output);
             self.costs.insert((kind, number), bytes);
+            *self.counts.entry(kind).or_default() += 1;
             self.pages.use_bytes(bytes);
         } else if let Some(key) = pages::destroyed(call)
             && let Some(bytes) = self.costs.remove(&key)
         {
             self.pages.free_bytes(bytes);
+            if let Some(count) = self.counts.get_mut(&key.0) {
+                *count = count.saturating_sub(1);
+            }
         }
     }
 }

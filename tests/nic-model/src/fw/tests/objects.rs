@@ -360,3 +360,25 @@ fn shared_receive_queues_come_in_three_commands() {
         .command(Opcode::DEALLOC_PD, |i: &mut DeallocPdIn| i.set_pd(pd).unwrap())
         .ok();
 }
+
+#[test]
+fn no_more_objects_than_the_capabilities_that_are_on() {
+    let mut profile = Profile::connectx4();
+    profile
+        .capabilities
+        .edit(crate::profile::CapType::GENERAL, |c: &mut CmdHcaCap| {
+            c.set_log_max_pd(2).unwrap();
+        });
+    let mut bench = Bench::initialized(profile);
+    let pds: Vec<u32> = (0..4)
+        .map(|_| number(&bench.plain(Opcode::ALLOC_PD, 0).ok()))
+        .collect();
+    let refused = bench.plain(Opcode::ALLOC_PD, 0).refused();
+    assert_eq!(refused, (CommandStatus::EXCEED_LIM, syndrome::ABOVE_LIMIT));
+    bench
+        .command(Opcode::DEALLOC_PD, |i: &mut DeallocPdIn| {
+            i.set_pd(pds[2]).unwrap()
+        })
+        .ok();
+    bench.plain(Opcode::ALLOC_PD, 0).ok();
+}
