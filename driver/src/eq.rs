@@ -105,11 +105,6 @@ impl EqRing {
         barrier::before_doorbell();
         self.uar.write32(EQ_UPDATE, eq_doorbell(self.eqn, self.ci));
     }
-
-    /// The ring's memory, to be freed once firmware has destroyed the queue.
-    pub(crate) fn into_buffer(self) -> DmaBuffer {
-        self.buffer
-    }
 }
 
 /// An MSI-X vector, the event queues that raise it, and the threads that wait for it.
@@ -162,7 +157,12 @@ impl EventVector {
         lock(&self.rings).push(ring);
     }
 
-    /// Takes a queue out, after firmware has destroyed it.
+    /// Takes a queue back in as it was.
+    pub(crate) fn put_back(&self, ring: EqRing) {
+        lock(&self.rings).push(ring);
+    }
+
+    /// Takes a queue out: it is no longer read or armed.
     pub(crate) fn remove(&self, eqn: u8) -> Option<EqRing> {
         let mut rings = lock(&self.rings);
         let at = rings.iter().position(|ring| ring.eqn == eqn)?;

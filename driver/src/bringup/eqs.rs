@@ -202,9 +202,14 @@ fn destroy(hca: &Hca, vector: &EventVector, eqn: u8) -> Result<(), CommandError>
     let mut input = DestroyEqIn::default();
     input.set_opcode(Opcode::DESTROY_EQ.0);
     input.set_eq_number(eqn);
-    hca.exec_raw(input.as_bytes(), &mut [0; 16])?;
-    drop(vector.remove(eqn).map(EqRing::into_buffer));
-    Ok(())
+    // Out of the vector first: a queue that is gone must not be armed by whoever pumps meanwhile.
+    let ring = vector.remove(eqn);
+    let result = hca.exec_raw(input.as_bytes(), &mut [0; 16]);
+    if let (Err(_), Some(ring)) = (&result, ring) {
+        // Its memory stays with all that the device may still use.
+        vector.put_back(ring);
+    }
+    result
 }
 
 /// Destroys all queues, the one for commands last, by polling.

@@ -60,6 +60,8 @@ fn every_profile_comes_up_and_goes_down() {
                 .is_some()
         );
         assert!(context.health().healthy(), "{name}: {}", context.health());
+        context.comp_eqn(0).expect("an EQ");
+        context.comp_eqn(1).expect("an EQ");
         let report = context
             .close()
             .unwrap_or_else(|error| panic!("{name}: {error}: {error:?}"));
