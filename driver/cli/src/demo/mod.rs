@@ -42,6 +42,7 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
     report.check("file at the peer", hash(&content) == hash(&received));
     report.check("file read back", hash(&content) == hash(&read_back));
     report.sha256 = hash(&content);
+    report.counters(traffic.counters()?);
     if let Some(path) = &args.out {
         fs::write(path, &received).map_err(CliError::file("can't write", path))?;
     }

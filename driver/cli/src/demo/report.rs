@@ -129,7 +129,6 @@ impl Report {
     }
 
     /// What the NICs counted, both together.
-    #[expect(dead_code, reason = "filled in with the counter sets")]
     pub fn counters(&mut self, counters: BTreeMap<&'static str, u64>) {
         self.counters = counters;
     }

@@ -1,10 +1,11 @@
 //! What the demo sends: the file by WRITE with immediate and back by READ, atomics, messages, small WRITEs.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ferroce::verbs::{
-    Access, BufferOp, Cq, CqConfig, CqPoller, LocalBuffer, Mr, Mtu, Path, Payload, Pd, Qp, QpConfig, RecvWr,
-    SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts, Wc, WcSuccess,
+    Access, BufferOp, CounterSet, Counters, Cq, CqConfig, CqPoller, LocalBuffer, Mr, Mtu, Path, Payload, Pd,
+    Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts, Wc, WcSuccess,
 };
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
@@ -31,6 +32,7 @@ struct Side {
     poller: CqPoller,
     /// The file: to be sent, or received.
     file: Mr,
+    counters: CounterSet,
     pd: Pd,
 }
 
@@ -60,10 +62,18 @@ impl Side {
             max_inline_data: 64,
             ..QpConfig::default()
         };
-        let qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
+        let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
         // A region has at least one byte.
         let file = Mr::alloc(&pd, len.max(1), access).map_err(failed("memory region"))?;
-        Ok(Side { qp, poller, file, pd })
+        let counters = CounterSet::alloc(&node.context).map_err(failed("counter set"))?;
+        qp.count_with(&counters).map_err(failed("counter set"))?;
+        Ok(Side {
+            qp,
+            poller,
+            file,
+            counters,
+            pd,
+        })
     }
 
     /// The next completion that succeeded; asleep, if it takes longer than a moment.
@@ -323,6 +333,38 @@ impl<'a> Traffic<'a> {
             Ok::<_, CliError>(bytes)
         };
         Ok((copy(&self.b.file)?, copy(&self.read_back)?))
+    }
+
+    /// What both NICs counted of the connection.
+    pub fn counters(&self) -> Result<BTreeMap<&'static str, u64>, CliError> {
+        let mut sums = BTreeMap::new();
+        for side in [&self.a, &self.b] {
+            let c: Counters = side.counters.query().map_err(failed("counter set"))?;
+            for (what, count) in [
+                (
+                    "retransmissions",
+                    c.packet_seq_err + c.implied_nak_seq_err + c.local_ack_timeout_err,
+                ),
+                (
+                    "retransmissions, since the peer missed a packet",
+                    c.packet_seq_err,
+                ),
+                (
+                    "retransmissions, since an answer was missed",
+                    c.implied_nak_seq_err,
+                ),
+                (
+                    "retransmissions, since no answer came in time",
+                    c.local_ack_timeout_err,
+                ),
+                ("packets out of sequence", c.out_of_sequence),
+                ("duplicate requests", c.duplicate_request),
+                ("messages without a receive", c.out_of_buffer),
+            ] {
+                *sums.entry(what).or_default() += u64::from(count);
+            }
+        }
+        Ok(sums)
     }
 
     /// Ends all objects.
