@@ -350,6 +350,8 @@ pub mod irq_flags {
     pub const EVENTFD: u32 = 1 << 0;
     /// Can be masked by SET_IRQS.
     pub const MASKABLE: u32 = 1 << 1;
+    /// Masked by being raised.
+    pub const AUTOMASKED: u32 = 1 << 2;
     /// All are set at once or not at all.
     pub const NORESIZE: u32 = 1 << 3;
 }

@@ -336,6 +336,41 @@ fn impossible_interrupts_are_refused() {
     assert!(served.device.state.lock().unwrap().request.is_none());
 }
 
+// QEMU sets INTx up wherever configuration space names a pin, and fails if it can't.
+#[test]
+fn intx_is_taken_where_there_is_a_pin() {
+    let served = Served::new(8);
+    let mut client = RawClient::new(&served);
+    let set = |flags| words(&[20, flags, 0, 0, 1]);
+    let info = |client: &mut RawClient| client.ask(GET_IRQ_INFO, &words(&[16, 0, 0, 0])).unwrap().payload;
+    assert_eq!(info(&mut client), words(&[16, 0, 0, 0]));
+    assert_eq!(errno(&mut client, SET_IRQS, &set(0x24), &[event()]), EINVAL);
+    served.device.state.lock().unwrap().config[0x3d] = 1;
+    assert_eq!(info(&mut client), words(&[16, 7, 0, 1]));
+    // The eventfd, the one that unmasks, mask, unmask.
+    assert_eq!(errno(&mut client, SET_IRQS, &set(0x24), &[event()]), 0);
+    assert_eq!(errno(&mut client, SET_IRQS, &set(0x14), &[event()]), 0);
+    assert_eq!(errno(&mut client, SET_IRQS, &set(0x09), &[]), 0);
+    assert_eq!(errno(&mut client, SET_IRQS, &set(0x11), &[]), 0);
+    // Not for MSI-X.
+    for flags in [0x14, 0x09, 0x11] {
+        assert_eq!(
+            errno(&mut client, SET_IRQS, &words(&[20, flags, 2, 0, 1]), &[]),
+            EOPNOTSUPP
+        );
+    }
+    assert!(
+        served
+            .device
+            .state
+            .lock()
+            .unwrap()
+            .msix
+            .iter()
+            .all(Option::is_none)
+    );
+}
+
 #[test]
 fn impossible_accesses_are_refused() {
     let served = Served::new(1);

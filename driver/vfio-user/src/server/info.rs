@@ -169,10 +169,20 @@ fn sparse_mmap(areas: &[BarArea], size: u64) -> Vec<u8> {
 pub(crate) fn irq_count(device: &dyn PciDevice, index: u32) -> Option<u32> {
     match index {
         irq::MSIX => Some(u32::from(device.msix_vectors())),
-        irq::INTX | irq::MSI => Some(0),
+        irq::INTX => Some(u32::from(has_interrupt_pin(device))),
+        irq::MSI => Some(0),
         irq::ERR | irq::REQ => Some(1),
         _ => None,
     }
+}
+
+/// Whether configuration space names an INTx pin. QEMU sets INTx up by that alone and fails if it can't, so it
+/// is there then, though no device behind [`PciDevice`] raises it.
+fn has_interrupt_pin(device: &dyn PciDevice) -> bool {
+    /// Offset of the interrupt pin register in a type 0 header.
+    const INTERRUPT_PIN: u16 = 0x3d;
+    let mut pin = [0];
+    device.config_read(INTERRUPT_PIN, &mut pin).is_ok() && pin != [0]
 }
 
 /// Answers DEVICE_GET_IRQ_INFO.
@@ -187,6 +197,7 @@ pub(crate) fn irq_info(device: &dyn PciDevice, asked: &IrqInfo) -> Result<Reply,
         // Vectors come and go one by one.
         irq::MSIX => irq_flags::EVENTFD,
         irq::ERR | irq::REQ => irq_flags::EVENTFD | irq_flags::NORESIZE,
+        irq::INTX if count > 0 => irq_flags::EVENTFD | irq_flags::MASKABLE | irq_flags::AUTOMASKED,
         _ => 0,
     };
     let info = IrqInfo {

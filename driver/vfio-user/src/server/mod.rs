@@ -17,6 +17,9 @@
 //! fixed limits. When it goes, in whatever way, the device is told ([`PciDevice::detached`]) and the next
 //! client starts afresh. While a client is there, others are turned away with EBUSY. Whoever may connect is
 //! decided by the permissions of the socket file.
+//!
+//! Tried with QEMU 11.1.3's `vfio-user-pci`, with and without an emulated IOMMU, with sealed, unsealed and
+//! private guest memory, and with the vfio_user crate's client.
 
 mod dma;
 mod info;

@@ -1,5 +1,6 @@
 //! One client's commands, checked and carried to the device.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::channel::Channel;
 use crate::device::{self, DeviceError, DmaFd, PciDevice, Sealing};
 use crate::protocol::{
     Command, DmaMap, DmaUnmap, Header, IrqInfo, MultiWrite, RegionAccess, RegionInfo, SetIrqs, VERSION_MAJOR,
-    VERSION_MINOR, Version, dma_flags, irq, region, set_irqs_flags, split,
+    VERSION_MINOR, Version, dma_flags, irq, region, split,
 };
 use crate::socket::{CloseReason, Message, ProtocolError};
 use crate::version::{Capabilities, VersionDataError};
@@ -63,6 +64,57 @@ impl Refusal {
             _ => EINVAL,
         }
     }
+}
+
+/// What SET_IRQS can ask for.
+mod irq_actions {
+    use crate::protocol::set_irqs_flags::*;
+    pub const NONE: u32 = DATA_NONE | ACTION_TRIGGER;
+    pub const EVENTFDS: u32 = DATA_EVENTFD | ACTION_TRIGGER;
+    pub const MASK: u32 = DATA_NONE | ACTION_MASK;
+    pub const UNMASK: u32 = DATA_NONE | ACTION_UNMASK;
+    pub const UNMASK_EVENTFD: u32 = DATA_EVENTFD | ACTION_UNMASK;
+}
+
+/// Which eventfds a SET_IRQS sets, and from which interrupt of its index on. `vectors` are there.
+fn eventfds_to_set(
+    set: &SetIrqs,
+    fds: Vec<OwnedFd>,
+    vectors: u32,
+) -> Result<(u32, Vec<Option<OwnedFd>>), Refusal> {
+    let (start, count) = (set.start.get(), set.count.get());
+    let intx = set.index.get() == irq::INTX;
+    match set.flags.get() {
+        // All of the index: taken away.
+        irq_actions::NONE if count == 0 && fds.is_empty() => return Ok((0, no_eventfds(vectors))),
+        // INTx is never raised, so nothing is masked by it.
+        irq_actions::MASK | irq_actions::UNMASK if intx => return Ok((0, Vec::new())),
+        irq_actions::UNMASK_EVENTFD if intx => {}
+        irq_actions::EVENTFDS => {}
+        _ => {
+            let what = "masking or triggering by SET_IRQS";
+            return Err(DeviceError::Unsupported { what }.into());
+        }
+    }
+    if start.checked_add(count).is_none_or(|end| end > vectors) {
+        let vectors = u16::try_from(vectors).unwrap_or(u16::MAX);
+        return Err(DeviceError::NoSuchVector {
+            first: start,
+            count,
+            vectors,
+        }
+        .into());
+    }
+    match fds.len() {
+        0 => Ok((start, no_eventfds(count))),
+        n if n == count as usize => Ok((start, fds.into_iter().map(Some).collect())),
+        got => Err(Refusal::WrongFds { got, expected: count }),
+    }
+}
+
+/// What takes the eventfds of `count` interrupts away; callers have bounded it by what the device has.
+fn no_eventfds(count: u32) -> Vec<Option<OwnedFd>> {
+    std::iter::repeat_with(|| None).take(count as usize).collect()
 }
 
 /// What a command is answered with.
@@ -392,49 +444,20 @@ impl Session {
     fn set_irqs(&self, message: &mut Message) -> Answer {
         let fds = std::mem::take(&mut message.fds);
         let (set, _) = payload::<SetIrqs>(message)?;
-        let (index, start, count) = (set.index.get(), set.start.get(), set.count.get());
+        let index = set.index.get();
         let vectors = info::irq_count(&*self.device, index).ok_or(DeviceError::NoSuch {
             what: "interrupt index",
             index: u64::from(index),
         })?;
-        const EVENTFDS: u32 = set_irqs_flags::DATA_EVENTFD | set_irqs_flags::ACTION_TRIGGER;
-        const NONE: u32 = set_irqs_flags::DATA_NONE | set_irqs_flags::ACTION_TRIGGER;
-        let (first, eventfds) = match set.flags.get() {
-            // All of the index: taken away.
-            NONE if count == 0 && fds.is_empty() => (
-                0,
-                std::iter::repeat_with(|| None).take(vectors as usize).collect(),
-            ),
-            EVENTFDS => {
-                if start.checked_add(count).is_none_or(|end| end > vectors) {
-                    return Err(DeviceError::NoSuchVector {
-                        first: start,
-                        count,
-                        vectors: vectors as u16,
-                    }
-                    .into());
-                }
-                let eventfds: Vec<_> = match fds.len() {
-                    0 => std::iter::repeat_with(|| None).take(count as usize).collect(),
-                    n if n == count as usize => fds.into_iter().map(Some).collect(),
-                    got => return Err(Refusal::WrongFds { got, expected: count }),
-                };
-                (start, eventfds)
-            }
-            _ => {
-                return Err(DeviceError::Unsupported {
-                    what: "masking or triggering by SET_IRQS",
-                }
-                .into());
-            }
-        };
+        let (first, eventfds) = eventfds_to_set(set, fds, vectors)?;
         match index {
             _ if eventfds.is_empty() => {}
             irq::MSIX => self.device.set_msix(first as u16, eventfds)?,
             irq::REQ => self
                 .device
                 .set_request_notifier(eventfds.into_iter().next().flatten())?,
-            // The error notifier is taken, since clients warn where it is not, and never signalled.
+            // INTx and the error notifier are taken, since clients fail or warn where they are not, and never
+            // signalled.
             _ => {}
         }
         Ok(info::Reply::empty())
