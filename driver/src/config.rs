@@ -38,6 +38,7 @@ pub struct OpenConfig {
     pub(crate) firmware_ready_timeout: Duration,
     pub(crate) command_timeout: Option<Duration>,
     pub(crate) firmware_pages_limit: usize,
+    pub(crate) huge_pages: bool,
     pub(crate) tracer: Option<Arc<dyn CommandTracer>>,
 }
 
@@ -68,6 +69,7 @@ impl Default for OpenConfig {
             firmware_ready_timeout: FIRMWARE_READY_TIMEOUT,
             command_timeout: None,
             firmware_pages_limit: FIRMWARE_PAGES_LIMIT,
+            huge_pages: false,
             tracer: None,
         }
     }
@@ -182,6 +184,14 @@ impl OpenConfig {
     #[must_use]
     pub fn firmware_pages_limit(mut self, pages: usize) -> Self {
         self.firmware_pages_limit = pages;
+        self
+    }
+
+    /// Whether firmware's pages come from the system's reserved huge pages of 2 MiB where there are enough of them. Off by
+    /// default: the pool then has normal pages, or transparent huge ones.
+    #[must_use]
+    pub fn huge_pages(mut self, on: bool) -> Self {
+        self.huge_pages = on;
         self
     }
 

@@ -233,7 +233,7 @@ fn program_queue(function: &Arc<dyn PciFunction>, bar: Mmio, config: &OpenConfig
         .map_err(os("create an eventfd"))?;
     let hca = Hca::new(HcaParts {
         function: function.clone(),
-        pages: Pages::new(dma.clone(), config.firmware_pages_limit),
+        pages: Pages::new(dma.clone(), config.firmware_pages_limit, config.huge_pages),
         events: Events::new().map_err(os("create an eventfd"))?,
         command_timeout: command_timeout(&bar, config),
         dma,

@@ -151,7 +151,9 @@ impl Context {
 
     fn shut_down(&self) -> Result<CloseReport, CloseError> {
         self.closed.store(true, Ordering::Relaxed);
-        if let Some(service) = lock(&self.service).take() {
+        // Not in the condition: the lock would be held while the thread ends.
+        let service = lock(&self.service).take();
+        if let Some(service) = service {
             service.stop(&self.hca);
         }
         self.hca.reaper().run(&self.hca);

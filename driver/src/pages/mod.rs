@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::cmdq::{SlotClass, Ticket, lock};
 use crate::error::{CommandError, StepError};
 use crate::hca::Hca;
-use crate::mem::{DmaBuffer, DmaSpace};
+use crate::mem::{AllocOptions, DmaBuffer, DmaError, DmaSpace, PageKind};
 
 use pool::PagePool;
 
@@ -42,6 +42,8 @@ const MAX_REQUEST: u32 = 50_000;
 const MAX_QUEUED: usize = 64;
 /// Least pages of a chunk, so that many small requests do not need a mapping each.
 const MIN_CHUNK: usize = 64;
+/// Bytes of a huge page: smaller chunks are not worth one.
+const HUGE_BYTES: usize = 2 << 20;
 /// How long firmware may take to give back one more page at teardown. Source: Linux mlx5.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -121,6 +123,7 @@ struct State {
 pub(crate) struct Pages {
     dma: Arc<DmaSpace>,
     limit: usize,
+    huge_pages: bool,
     state: Mutex<State>,
     /// Apart from the rest, so that an event can be taken in while a command runs.
     requests: Mutex<VecDeque<PageRequest>>,
@@ -128,8 +131,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Firmware may have at most `limit` pages.
-    pub(crate) fn new(dma: Arc<DmaSpace>, limit: usize) -> Self {
+    /// Firmware may have at most `limit` pages, of the system's huge ones if wanted.
+    pub(crate) fn new(dma: Arc<DmaSpace>, limit: usize, huge_pages: bool) -> Self {
         let state = State {
             pool: PagePool::new(),
             in_flight: None,
@@ -138,6 +141,7 @@ impl Pages {
         Self {
             dma,
             limit,
+            huge_pages,
             state: Mutex::new(state),
             requests: Mutex::default(),
             dropped: AtomicU64::new(0),
@@ -183,10 +187,24 @@ impl Pages {
         let missing = count.saturating_sub(state.pool.free.len());
         if missing > 0 {
             let pages = missing.max(MIN_CHUNK);
-            let memory = self.dma.alloc(pages * PAGE_BYTES)?;
+            let memory = self.chunk(pages * PAGE_BYTES)?;
             state.pool.add_chunk(memory.iova(), pages, memory);
         }
         Ok(state.pool.take_free(count).unwrap_or_default())
+    }
+
+    fn chunk(&self, len: usize) -> Result<DmaBuffer, DmaError> {
+        if self.huge_pages && len >= HUGE_BYTES {
+            let options = AllocOptions {
+                pages: PageKind::Huge2M,
+                ..AllocOptions::default()
+            };
+            match self.dma.alloc_with(len, &options) {
+                Ok(memory) => return Ok(memory),
+                Err(error) => log::warn!("firmware's pages are normal ones: {error}"),
+            }
+        }
+        self.dma.alloc(len)
     }
 
     /// Firmware sent a page request; [`Self::advance`] answers it.

@@ -140,7 +140,8 @@ fn bring_up_and_teardown_follow_the_prm() {
 fn init_pages_go_in_one_command_in_the_reserved_slot() {
     let nic = FakeNic::obedient();
     nic.set_pages(6, 12_868);
-    let context = opened(&nic);
+    // Huge pages are used where there are some, and not missed where there are none.
+    let context = Context::open(function(&nic), config().huge_pages(true)).expect("bring-up");
     let gives: Vec<Request> = nic
         .requests()
         .into_iter()
