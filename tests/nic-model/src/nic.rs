@@ -191,7 +191,9 @@ impl Nic {
     /// # Errors
     /// As [`crate::host::HostMemory::unmap`].
     pub fn dma_unmap(&mut self, iova: u64, len: u64) -> Result<(), DeviceError> {
-        self.data_plane.host.unmap(iova, len)
+        self.data_plane.host.unmap(iova, len)?;
+        self.firmware.host_unmapped(iova, len);
+        Ok(())
     }
 
     /// Sets eventfds of MSI-X vectors.

@@ -91,8 +91,11 @@ fn write_dump(
             .and_then(|b| b.first_chunk())
             .map_or(0, |b| u32::from_be_bytes(*b));
         writeln!(to, "cmd[{slot}]: status {status}, syndrome {syndrome:#x}")?;
-    } else if let Some(info) = info.filter(|i| i.bytes <= bytes.len()) {
-        writeln!(to, "cmd[{slot}]: {:?}", Decoded(info, bytes))?;
+    } else if let Some(info) = info {
+        // Older drivers leave out the end of some layouts.
+        let mut whole = bytes.to_vec();
+        whole.resize(whole.len().max(info.bytes), 0);
+        writeln!(to, "cmd[{slot}]: {:?}", Decoded(info, &whole))?;
     }
     for (i, row) in bytes[..bytes.len().min(DUMP_MOST)].chunks(16).enumerate() {
         write!(to, "cmd[{slot}]: {:03x}:", i * 16)?;
@@ -124,7 +127,7 @@ fn layouts(opcode: Opcode) -> Option<(&'static LayoutInfo, &'static LayoutInfo)>
     Some(match opcode {
         Opcode::ENABLE_HCA => pair::<EnableHcaIn, EnableHcaOut>(),
         Opcode::DISABLE_HCA => pair::<DisableHcaIn, DisableHcaOut>(),
-        Opcode::INIT_HCA => pair::<QueryAdapterIn, InitHcaOut>(),
+        Opcode::INIT_HCA => pair::<InitHcaIn, InitHcaOut>(),
         Opcode::TEARDOWN_HCA => pair::<TeardownHcaIn, TeardownHcaOut>(),
         Opcode::QUERY_ISSI => pair::<QueryIssiIn, QueryIssiOut>(),
         Opcode::SET_ISSI => pair::<SetIssiIn, SetIssiOut>(),

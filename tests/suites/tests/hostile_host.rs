@@ -359,6 +359,23 @@ fn the_templates_are_commands_that_work() {
 }
 
 #[test]
+fn a_device_that_may_not_master_the_bus_touches_no_memory() {
+    let mut host = Host::new();
+    host.nic
+        .config_write(host.now, 4, &[2, 0])
+        .expect("command register");
+    let mut input = [0; 16];
+    input[0] = 8; // ALLOC_PD
+    assert_eq!(host.command(&input, 16), None);
+    host.nic
+        .config_write(host.now, 4, &[4, 0])
+        .expect("command register");
+    let mut revision = [0; 4];
+    host.nic.bar_read(host.now, 0, &mut revision).expect("in the BAR");
+    assert_eq!(revision, [0xff; 4], "without memory space nobody answers");
+}
+
+#[test]
 fn v03_a_thousand_resets_at_any_point() {
     let mut host = Host::new();
     for i in 0..1000u32 {

@@ -247,3 +247,64 @@ fn the_recorded_queue_lists_need_the_pages_that_they_name() {
         assert!(64u64 << log_entries <= 4096 << log_page);
     }
 }
+
+/// The bits `[offset, offset + width)` of a capability, counted as the PRM does.
+fn bits(capability: &[u8], offset: usize, width: usize) -> u64 {
+    let bit = |at: usize| u64::from(capability[at / 8] >> (7 - at % 8) & 1);
+    (offset..offset + width).fold(0, |value, at| value << 1 | bit(at))
+}
+
+#[test]
+fn every_decoded_capability_is_that_of_the_card() {
+    let mut host = Host::new();
+    for (number, command) in recording()
+        .iter()
+        .take_while(|c| c.opcode != CREATE_EQ)
+        .enumerate()
+    {
+        host.command(command, number as u8 + 1);
+    }
+    let types = [
+        ("cmd_hca_cap", 0u16),
+        ("per_protocol_networking_offload_caps", 1),
+        ("atomic_caps", 3),
+        ("roce_cap", 4),
+        ("flow_table_nic_cap", 7),
+    ];
+    let mut query = |op_mod: u16| {
+        let mut input = vec![0; 16];
+        input[..2].copy_from_slice(&0x100u16.to_be_bytes());
+        input[6..8].copy_from_slice(&op_mod.to_be_bytes());
+        let command = Recorded {
+            opcode: 0x100,
+            input,
+            output: Vec::new(),
+            output_length: 4112,
+        };
+        host.command(&command, 99).split_off(16)
+    };
+    let answers: BTreeMap<_, _> = types
+        .iter()
+        .map(|(name, ty)| (*name, [query(ty << 1), query(ty << 1 | 1)]))
+        .collect();
+    let mut rows = 0;
+    for line in include_str!("../../data/connectx4-capabilities.tsv")
+        .lines()
+        .filter(|l| !l.starts_with('#'))
+    {
+        let [layout, field, offset, width, max, current] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("not a row: {line}");
+        };
+        let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("hex");
+        let (offset, width) = (hex(offset) as usize, width.parse().expect("a width"));
+        let [ours_max, ours_current] = &answers[layout];
+        assert_eq!(bits(ours_max, offset, width), hex(max), "{layout}.{field}, MAX");
+        assert_eq!(
+            bits(ours_current, offset, width),
+            hex(current),
+            "{layout}.{field}, CURRENT"
+        );
+        rows += 1;
+    }
+    assert!(rows > 1500);
+}

@@ -217,6 +217,17 @@ impl Firmware {
         self.pages.held()
     }
 
+    /// The host took away the device's access to this span. If the firmware still works in pages there, the next
+    /// access of a real device would fail, which is a mistake of the host's to be seen.
+    pub fn host_unmapped(&mut self, iova: u64, len: u64) {
+        let lost = self.pages.held_in(iova, len);
+        if lost != 0 {
+            self.violations.protocol(format!(
+                "{lost} pages that the firmware holds were unmapped at {iova:#x} + {len:#x}"
+            ));
+        }
+    }
+
     /// The MAC address that the vport has now.
     pub fn mac(&self) -> [u8; 6] {
         self.vport.mac()

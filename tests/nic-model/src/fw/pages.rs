@@ -4,7 +4,7 @@
 //! init pages holds the contexts of objects, and when that is full the firmware asks for more, and the command
 //! waits. After TEARDOWN_HCA all pages can be had back.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use ferroce_firmware_iface::command::addresses;
 use ferroce_firmware_iface::event::EventType;
@@ -97,7 +97,7 @@ pub(super) struct Pages {
     init: u64,
     /// Room for objects in the init pages, in bytes.
     room: u64,
-    held: HashSet<u64>,
+    held: BTreeSet<u64>,
     /// In the order in which they came, so that the newest go back first.
     order: Vec<u64>,
     initialized: bool,
@@ -119,7 +119,7 @@ impl Pages {
             } else {
                 u64::from(profile.object_pages) * PAGE
             },
-            held: HashSet::new(),
+            held: BTreeSet::new(),
             order: Vec::new(),
             initialized: false,
             used_bytes: 0,
@@ -188,6 +188,12 @@ impl Pages {
     /// Pages that the host may still give: what was asked for at boot, at init and by events.
     fn may_give(&self) -> u64 {
         self.missing_for_init() + self.asked.max(0) as u64
+    }
+
+    /// How many of the host's pages lie in this span.
+    pub(super) fn held_in(&self, iova: u64, len: u64) -> usize {
+        let last = iova.saturating_add(len.saturating_sub(1));
+        self.held.range(iova & !(PAGE - 1)..=last).count()
     }
 
     fn give(&mut self, address: u64) {

@@ -11,30 +11,52 @@ use crate::objects::ObjectError;
 
 /// Syndromes that this firmware gives. The real firmware's table is not published, so these are our own: the
 /// upper half says that it is ours, the lower tells causes of one status apart.
-#[allow(missing_docs)] // The names say it; the text of the refusal says more.
 pub mod syndrome {
+    /// A bit that no field covers is set.
     pub const RESERVED_SET: u32 = 0x00f1_0001;
+    /// The opcode does not have this modifier.
     pub const BAD_OP_MOD: u32 = 0x00f1_0002;
+    /// The device does not offer it.
     pub const NO_CAPABILITY: u32 = 0x00f1_0003;
+    /// ENABLE_HCA comes first.
     pub const NOT_ENABLED: u32 = 0x00f1_0004;
+    /// INIT_HCA comes first.
     pub const NOT_INITIALIZED: u32 = 0x00f1_0005;
+    /// The firmware has not been given the pages that it asked for.
     pub const PAGES_MISSING: u32 = 0x00f1_0006;
+    /// The step was taken before.
     pub const ALREADY: u32 = 0x00f1_0007;
+    /// A page is crooked, not mapped, or was given before.
     pub const BAD_PAGE: u32 = 0x00f1_0008;
+    /// More pages than were asked for, or fewer addresses than the count says.
     pub const PAGE_COUNT: u32 = 0x00f1_0009;
+    /// A capability set to more than its maximum.
     pub const CAP_ABOVE_MAX: u32 = 0x00f1_000a;
+    /// A capability changed that can't be set.
     pub const CAP_NOT_SETTABLE: u32 = 0x00f1_000b;
+    /// The register is not there.
     pub const BAD_REGISTER: u32 = 0x00f1_000c;
+    /// A field with a value that it can't have; the log names it.
     pub const BAD_FIELD: u32 = 0x00f1_000d;
+    /// More than a capability allows.
     pub const ABOVE_LIMIT: u32 = 0x00f1_000e;
+    /// The GID index is beyond the table, or names an empty entry.
     pub const BAD_GID_INDEX: u32 = 0x00f1_000f;
+    /// The transition does not start from the QP's state.
     pub const QP_STATE: u32 = 0x00f1_0010;
+    /// Another function or vport than the one that was asked.
     pub const OTHER_FUNCTION: u32 = 0x00f1_0011;
+    /// The uid is no user context.
     pub const BAD_UID: u32 = 0x00f1_0012;
+    /// The input ends before what it has to hold.
     pub const SHORT_INPUT: u32 = 0x00f1_0013;
+    /// The host could not give pages, or can't be asked for them.
     pub const NO_PAGES_GIVEN: u32 = 0x00f1_0014;
+    /// A bit of opt_param_mask that the transition does not have.
     pub const OPT_MASK: u32 = 0x00f1_0015;
+    /// The event type goes to another event queue.
     pub const EVENT_TAKEN: u32 = 0x00f1_0016;
+    /// The MSI-X vector is beyond the table.
     pub const BAD_VECTOR: u32 = 0x00f1_0017;
 }
 

@@ -165,12 +165,7 @@ pub(super) fn modify_context(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'
         context.set_promisc_all(new.promisc_all());
     }
     if select.change_event() {
-        context.set_arm_change_event(new.arm_change_event());
-        context.set_event_on_mtu(new.event_on_mtu());
-        context.set_event_on_promisc_change(new.event_on_promisc_change());
-        context.set_event_on_vlan_change(new.event_on_vlan_change());
-        context.set_event_on_mc_address_change(new.event_on_mc_address_change());
-        context.set_event_on_uc_address_change(new.event_on_uc_address_change());
+        take_change_events(context, new);
     }
     if select.mtu() {
         context.set_mtu(new.mtu());
@@ -192,6 +187,15 @@ pub(super) fn modify_context(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'
         context.set_disable_uc_local_lb(new.disable_uc_local_lb());
     }
     ok()
+}
+
+fn take_change_events(context: &mut NicVportContext, new: &NicVportContext) {
+    context.set_arm_change_event(new.arm_change_event());
+    context.set_event_on_mtu(new.event_on_mtu());
+    context.set_event_on_promisc_change(new.event_on_promisc_change());
+    context.set_event_on_vlan_change(new.event_on_vlan_change());
+    context.set_event_on_mc_address_change(new.event_on_mc_address_change());
+    context.set_event_on_uc_address_change(new.event_on_uc_address_change());
 }
 
 fn check_context(

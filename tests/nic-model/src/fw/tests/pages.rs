@@ -134,3 +134,16 @@ fn a_request_that_a_test_raises_can_be_met() {
     assert_eq!(bench.take(2), [0x7_0000_0000, 0x7_0000_1000]);
     assert_eq!(bench.plane.events.len(), 2);
 }
+
+#[test]
+fn unmapping_a_page_that_the_firmware_holds_is_seen() {
+    let mut bench = Bench::initialized(Profile::connectx4());
+    bench.fw.host_unmapped(0x1_0000_0800, 8);
+    bench.fw.host_unmapped(0x3000, 0x1000);
+    assert_eq!(bench.complaints().len(), 1);
+    assert!(
+        bench.complaints()[0].starts_with("1 pages"),
+        "{:?}",
+        bench.complaints()
+    );
+}
