@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::cmdq::lock;
 use crate::error::CommandError;
@@ -58,6 +58,9 @@ pub(crate) struct Reaper {
     queue: Mutex<VecDeque<Destroy>>,
     /// Held while destroying, so that the order is kept with several helpers.
     working: Mutex<()>,
+    /// Objects whose commands were answered and whose `done` and `keep` are at work.
+    settling: Mutex<usize>,
+    settled: Condvar,
     kept: Mutex<Vec<Arc<DmaBuffer>>>,
     destroyed: AtomicU64,
     failed: AtomicU64,
@@ -89,9 +92,26 @@ impl Reaper {
             let next = lock(&self.queue).pop_front();
             let Some(destroy) = next else { return };
             let after = self.destroy(hca, destroy);
+            let _settling = Settling::start(self);
             // Either may hand us more, and what is kept may be the last holder of the context, whose end runs us too.
             drop(working);
             after.settle();
+        }
+    }
+
+    /// As [`Self::run`], and waits until nothing that was destroyed holds anything any more. Not to be called by what
+    /// [`Destroy`] calls or drops.
+    pub(crate) fn drain(&self, hca: &Hca) {
+        loop {
+            self.run(hca);
+            let mut settling = lock(&self.settling);
+            while *settling > 0 {
+                settling = self.settled.wait(settling).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(settling);
+            if self.is_idle() {
+                return;
+            }
         }
     }
 
@@ -141,6 +161,23 @@ struct After {
     destroyed: bool,
     done: Option<Box<dyn FnOnce(bool) + Send>>,
     keep: Option<Box<dyn Any + Send>>,
+}
+
+/// An object is settling for as long as this lives.
+struct Settling<'a>(&'a Reaper);
+
+impl<'a> Settling<'a> {
+    fn start(reaper: &'a Reaper) -> Self {
+        *lock(&reaper.settling) += 1;
+        Self(reaper)
+    }
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.settling) -= 1;
+        self.0.settled.notify_all();
+    }
 }
 
 impl After {

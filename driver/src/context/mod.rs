@@ -140,7 +140,7 @@ impl Context {
     /// [`CloseError::Teardown`] if a step failed; the function was then reset if that was possible.
     pub fn close(self: Arc<Self>) -> Result<CloseReport, CloseError> {
         // What was dropped may still hold us, until it is destroyed.
-        self.hca.reaper().run(&self.hca);
+        self.hca.reaper().drain(&self.hca);
         match Arc::try_unwrap(self) {
             Ok(context) => context.shut_down(),
             Err(context) => Err(CloseError::InUse {
