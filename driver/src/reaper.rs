@@ -106,7 +106,10 @@ impl Reaper {
             self.run(hca);
             let mut settling = lock(&self.settling);
             while *settling > 0 {
-                settling = self.settled.wait(settling).unwrap_or_else(PoisonError::into_inner);
+                settling = self
+                    .settled
+                    .wait(settling)
+                    .unwrap_or_else(PoisonError::into_inner);
             }
             drop(settling);
             if self.is_idle() {
