@@ -13,7 +13,7 @@ use crate::stats::median;
 const BLOCK: usize = 64 << 10;
 const SPAN: usize = 64 << 20;
 /// WRITEs under way at a time.
-const DEPTH: u32 = 32;
+const DEPTH: u32 = 256;
 /// Blocks of one measurement: twice round the span.
 const BLOCKS: usize = 2 * SPAN / BLOCK;
 
