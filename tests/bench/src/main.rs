@@ -65,7 +65,9 @@ fn measure(args: &Args) -> Result<(), Failure> {
     if wants(Part::Instructions) {
         for case in Case::ALL {
             report.progress(case.what());
-            report.rows.push(Row::instructions(case, instructions::count(case)?));
+            report
+                .rows
+                .push(Row::instructions(case, instructions::count(case)?));
         }
     }
     if wants(Part::Bandwidth) {

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::InProcess;
 use ferroce::gid::{Gid, RoceVersion};
-use ferroce::verbs::{
-    Access, Cq, CqConfig, CqPoller, Mr, Mtu, Path, Pd, Qp, QpConfig, ToInit, ToRtr, ToRts,
-};
+use ferroce::verbs::{Access, Cq, CqConfig, CqPoller, Mr, Mtu, Path, Pd, Qp, QpConfig, ToInit, ToRtr, ToRts};
 use ferroce_nic_model::clock::{Clock, ManualClock, RealClock};
 use ferroce_nic_model::runner::Drive;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
