@@ -390,7 +390,7 @@ fn a_reset_queue_pair_starts_afresh_and_old_completions_are_not_shown() {
 #[test]
 fn q06_queue_pairs_come_and_go_while_another_thread_polls() {
     let mut pair = Pair::new(&QpConfig::default());
-    let (cq, mut poller) = Cq::create(&pair.b.context, CqConfig::new(2000)).unwrap();
+    let (cq, mut poller) = Cq::create(&pair.b.context, CqConfig::new(50 * 256)).unwrap();
     let stop = AtomicBool::new(false);
     let polled = std::thread::scope(|scope| {
         let polling = scope.spawn(|| {
@@ -401,6 +401,8 @@ fn q06_queue_pairs_come_and_go_while_another_thread_polls() {
             }
             seen
         });
+        // Also where an assertion fails.
+        let _stop = StopOnDrop(&stop);
         let started = Instant::now();
         for _ in 0..50 {
             let mut qp = Qp::create(&pair.b.pd, &cq, &cq, &QpConfig::default()).unwrap();
@@ -425,6 +427,14 @@ fn q06_queue_pairs_come_and_go_while_another_thread_polls() {
     });
     assert!(polled > 0);
     pair.assert_clean();
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -1,0 +1,209 @@
+//! Completion events: arming, sleeping and waking, and that no wake-up is lost.
+
+use std::time::{Duration, Instant};
+
+use ferroce::verbs::{
+    Cq, CqConfig, CqPoller, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, WaitError,
+};
+use ferroce_suites::pair::{PATIENCE, Pair, connect};
+
+fn write(pair: &Pair, wr_id: u64) -> SendWr<'static> {
+    let op = SendOp::Write {
+        data: Payload::Inline(&[1]),
+        remote: pair.b.mr.remote(0),
+        imm: None,
+    };
+    SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::SIGNALED,
+    }
+}
+
+fn send(flags: SendFlags) -> SendWr<'static> {
+    SendWr {
+        wr_id: 1,
+        op: SendOp::Send {
+            data: Payload::Inline(&[1]),
+            imm: None,
+        },
+        flags,
+    }
+}
+
+#[test]
+fn waiting_ends_at_the_deadline_when_nothing_comes() {
+    let mut pair = Pair::new(&QpConfig::default());
+    let started = Instant::now();
+    let error = pair
+        .a
+        .poller
+        .wait(started + Duration::from_millis(30))
+        .unwrap_err();
+    assert!(matches!(error, WaitError::Deadline { .. }), "{error}");
+    assert!(started.elapsed() >= Duration::from_millis(30));
+    // The queue is still armed; what comes later is found by the next wait, whether it polls before or not.
+    for poll in [false, true] {
+        let wr = write(&pair, 5);
+        pair.a.qp.post_send_list(&[wr]).unwrap();
+        if poll {
+            while pair.a.poller.poll_one().unwrap().is_none() {}
+            assert!(
+                pair.a
+                    .poller
+                    .wait(Instant::now() + Duration::from_millis(5))
+                    .is_err()
+            );
+        } else {
+            pair.a.poller.wait(Instant::now() + PATIENCE).unwrap();
+            assert_eq!(pair.a.success().wr_id, 5);
+        }
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn q10_arming_with_a_completion_already_there_fires_at_once() {
+    let mut pair = Pair::new(&QpConfig::default());
+    for round in 0..50 {
+        let deadline = Instant::now() + PATIENCE;
+        let wr = write(&pair, round);
+        pair.a.qp.post_send_list(&[wr]).unwrap();
+        // It is there, and stays there while the queue is armed.
+        pair.a.poller.wait(deadline).unwrap();
+        let before = pair.a.poller.events();
+        pair.a.poller.req_notify(false);
+        while pair.a.poller.events() == before {
+            pair.a.context.poll_completion_events(0);
+            assert!(Instant::now() < deadline, "round {round}: no event");
+        }
+        assert_eq!(pair.a.success().wr_id, round);
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn q10_sleeping_for_each_completion_loses_no_wake_up() {
+    let mut pair = Pair::new(&QpConfig::default());
+    let mut gap = 1u64;
+    for round in 0..20_000 {
+        let wr = write(&pair, round);
+        pair.a.qp.post_send_list(&[wr]).unwrap();
+        // A gap that differs each time lets the completion come before, while and after the queue is armed.
+        gap = gap
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        for _ in 0..gap >> 55 {
+            std::hint::spin_loop();
+        }
+        let started = Instant::now();
+        while pair.a.poller.poll_one().unwrap().is_none() {
+            pair.a.poller.wait(started + Duration::from_secs(5)).unwrap();
+        }
+        assert!(started.elapsed() < Duration::from_secs(5), "round {round}");
+    }
+    pair.assert_clean();
+}
+
+#[test]
+fn a_queue_armed_for_solicited_completions_wakes_for_those_only() {
+    let mut pair = Pair::new(&QpConfig::default());
+    let recvs = [RecvWr { wr_id: 1, sges: &[] }; 4];
+    let one = pair.b.mr.sge(0..8).unwrap();
+    let recvs: Vec<_> = recvs
+        .iter()
+        .map(|wr| RecvWr {
+            sges: std::slice::from_ref(&one),
+            ..*wr
+        })
+        .collect();
+    pair.b.qp.post_recv_list(&recvs).unwrap();
+    pair.b.poller.req_notify(true);
+    let before = pair.b.poller.events();
+    pair.a.qp.post_send_list(&[send(SendFlags::SIGNALED)]).unwrap();
+    assert_eq!(pair.a.success().wr_id, 1);
+    pair.b.context.poll_completion_events(0);
+    assert_eq!(pair.b.poller.events(), before, "not solicited");
+    pair.a
+        .qp
+        .post_send_list(&[send(SendFlags::SIGNALED | SendFlags::SOLICITED)])
+        .unwrap();
+    assert_eq!(pair.a.success().wr_id, 1);
+    let deadline = Instant::now() + PATIENCE;
+    while pair.b.poller.events() == before {
+        pair.b.context.poll_completion_events(0);
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(
+        pair.b.completions(2).into_iter().filter(|wc| wc.is_ok()).count(),
+        2
+    );
+    pair.assert_clean();
+}
+
+#[test]
+fn q12_many_queue_pairs_on_one_sleeping_queue() {
+    const QPS: usize = 16;
+    const MESSAGES: usize = 200;
+    let pair = Pair::new(&QpConfig::default());
+    let config = QpConfig {
+        max_send_wr: 32,
+        max_recv_wr: 32,
+        ..QpConfig::default()
+    };
+    let queue = |context| Cq::create(context, CqConfig::new(64 * QPS as u32)).unwrap();
+    let (a_cq, mut a_poller) = queue(&pair.a.context);
+    let (b_cq, mut b_poller) = queue(&pair.b.context);
+    let mut senders = Vec::new();
+    let mut receivers = Vec::new();
+    for _ in 0..QPS {
+        let mut a = Qp::create(&pair.a.pd, &a_cq, &a_cq, &config).unwrap();
+        let mut b = Qp::create(&pair.b.pd, &b_cq, &b_cq, &config).unwrap();
+        connect((&mut a, &pair.a.context), (&mut b, &pair.b.context), |_, _| ());
+        senders.push((a, 0usize));
+        receivers.push(b);
+    }
+    let sge = pair.b.mr.sge(0..8).unwrap();
+    let recv = RecvWr {
+        wr_id: 0,
+        sges: std::slice::from_ref(&sge),
+    };
+    for qp in &mut receivers {
+        qp.post_recv_list(&[recv; 32]).unwrap();
+    }
+    let (mut sent, mut received) = (0, 0);
+    let by_qpn = |qps: &[Qp]| qps.iter().map(Qp::qpn).collect::<Vec<_>>();
+    let receiver_qpns = by_qpn(&receivers);
+    let deadline = Instant::now() + PATIENCE;
+    let wait = |poller: &mut CqPoller| poller.wait(deadline).unwrap();
+    while received < QPS * MESSAGES {
+        for (qp, posted) in &mut senders {
+            while *posted < MESSAGES && qp.post_send(&send(SendFlags::SIGNALED)).is_ok() {
+                *posted += 1;
+            }
+            qp.ring_send();
+        }
+        // Batches of 8, with sleep in between where there was nothing.
+        if b_poller
+            .poll(8, |wc| {
+                let at = receiver_qpns.iter().position(|qpn| *qpn == wc.qpn()).unwrap();
+                assert!(wc.is_ok());
+                receivers[at].post_recv_list(&[recv]).unwrap();
+                received += 1;
+            })
+            .unwrap()
+            == 0
+        {
+            wait(&mut b_poller);
+        }
+        sent += a_poller.poll(8, |wc| assert!(wc.is_ok())).unwrap();
+    }
+    while sent < QPS * MESSAGES {
+        let count = a_poller.poll(8, |wc| assert!(wc.is_ok())).unwrap();
+        if count == 0 {
+            wait(&mut a_poller);
+        }
+        sent += count;
+    }
+    pair.assert_clean();
+}
