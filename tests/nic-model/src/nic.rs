@@ -17,8 +17,8 @@ use crate::objects::Limits;
 use crate::pci::{ConfigAction, ConfigSpace};
 use crate::profile::{CapType, Profile};
 
-/// Frames taken from the port in one turn.
-const RECEIVE_BURST: usize = 256;
+/// Frames taken from the port in one turn: more than a peer of the same kind sends in one.
+const RECEIVE_BURST: usize = 1024;
 
 /// A NIC.
 ///

@@ -90,29 +90,31 @@ fn count_request(counts: &mut QueueCounters, roce: &RoceFrame) {
 }
 
 impl DataPlane {
-    /// Makes a frame of a QP's packet and queues it for the wire, or for ourselves.
-    pub(super) fn send_packet(&mut self, qpn: u32, packet: &Packet) {
+    /// Makes frames of a QP's packets and queues them for the wire, or for ourselves.
+    pub(super) fn send_packets(&mut self, qpn: u32, packets: impl Iterator<Item = Packet>) {
         let Some(path) = self.objects.qps.get(qpn).and_then(|qp| qp.path.as_ref()) else {
             return;
         };
-        let frame = match wire::emit(&path.encap, packet, self.icrc) {
-            Ok(frame) => frame,
-            // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
-            Err(error) => {
-                log::debug!("QP {qpn:#x} can't send: {error}");
-                return;
-            }
-        };
-        self.counters.frames_out += 1;
-        self.counters.bytes_out += frame.len() as u64;
         let own = self.is_own_mac(path.encap.dst);
         let queue = if own {
             &mut self.loopback
         } else {
             &mut self.outgoing
         };
-        if queue.len() < MAX_QUEUED_FRAMES {
-            queue.push_back(frame);
+        for packet in packets {
+            let frame = match wire::emit(&path.encap, &packet, self.icrc) {
+                Ok(frame) => frame,
+                // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
+                Err(error) => {
+                    log::debug!("QP {qpn:#x} can't send: {error}");
+                    continue;
+                }
+            };
+            self.counters.frames_out += 1;
+            self.counters.bytes_out += frame.len() as u64;
+            if queue.len() < MAX_QUEUED_FRAMES {
+                queue.push_back(frame);
+            }
         }
     }
 

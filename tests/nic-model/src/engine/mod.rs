@@ -34,6 +34,7 @@ use crate::clock::Nanos;
 use crate::host::{HostError, HostMemory};
 use crate::objects::{Limits, Objects, PageList};
 use crate::rc::types::{Event as RcEvent, QpCounters};
+use crate::wire::packet::Packet;
 use crate::wire::{Frame, Icrc};
 
 pub use counters::Counters;
@@ -96,6 +97,7 @@ pub struct DataPlane {
     icrc: Icrc,
     /// Kept between calls so that no call allocates.
     event_scratch: Vec<RcEvent>,
+    packet_scratch: Vec<Packet>,
     /// DMA is allowed (bus master enable).
     bus_master: bool,
     /// Atomic results go to local memory in host order, and not big-endian.
@@ -131,6 +133,7 @@ impl DataPlane {
             loopback: VecDeque::new(),
             icrc: Icrc::On,
             event_scratch: Vec::new(),
+            packet_scratch: Vec::new(),
             bus_master: false,
             atomics_in_host_order: false,
         }

@@ -12,6 +12,8 @@ const SEGMENT: usize = 16;
 const TERMINATOR_LKEY: u32 = 0x100;
 /// Largest receive WQE: the stride field of a QP ends at 2^(7 + 4) bytes.
 const MAX_WQE_BYTES: usize = 2048;
+/// A receive WQE of four elements.
+const SHORT_WQE_BYTES: usize = 64;
 
 /// Where a QP's receives come from, for the length of a call.
 pub(super) struct RecvSource<'a> {
@@ -122,8 +124,15 @@ fn read_list(
     bytes: usize,
     skip: usize,
 ) -> Result<Vec<Sge>, HostError> {
-    let mut wqe = [0; MAX_WQE_BYTES];
-    let wqe = &mut wqe[..bytes.min(MAX_WQE_BYTES)];
+    // Most are short, and clearing the longest possible for each would cost more than reading it.
+    let (mut short, mut long);
+    let wqe = if bytes <= SHORT_WQE_BYTES {
+        short = [0; SHORT_WQE_BYTES];
+        &mut short[..bytes]
+    } else {
+        long = [0; MAX_WQE_BYTES];
+        &mut long[..bytes.min(MAX_WQE_BYTES)]
+    };
     read_ring(host, ring, at, wqe)?;
     let mut sges = Vec::new();
     for segment in wqe.get(skip..).unwrap_or_default().chunks_exact(SEGMENT) {

@@ -24,6 +24,8 @@ use crate::rc::types::{
 const BURST: usize = 64;
 /// Sends that a QP may fetch before it sends again.
 const FETCH: usize = 32;
+/// Frames made before the port gets them: with many QPs at work a cable must not overflow.
+const FRAMES_AHEAD: usize = 512;
 /// First interval at which a QP in error looks for new receives, which no doorbell announces.
 const FLUSH_POLL: Duration = Duration::from_micros(100);
 /// The interval doubles up to this one.
@@ -46,11 +48,14 @@ impl DataPlane {
         self.now = now;
         let mut worked = self.serve_timers(now) | self.receive_loopback(now);
         for _ in 0..self.run_queue.len() {
+            worked = true;
+            if self.outgoing.len() + self.loopback.len() >= FRAMES_AHEAD {
+                break;
+            }
             let Some(qpn) = self.run_queue.pop_front() else {
                 break;
             };
             self.turn(qpn);
-            worked = true;
         }
         while let Some(cqn) = self.broken_cqs.pop() {
             self.fail_qps_of(cqn);
@@ -256,17 +261,19 @@ impl DataPlane {
 
     /// Lets the transport send up to `budget` packets.
     fn transmit(&mut self, qpn: u32, budget: &mut usize) -> bool {
-        let mut sent = false;
-        while *budget > 0 {
-            let now = self.now;
-            let packet = self.with_transport(qpn, |rc, memory| rc.poll_transmit(now, memory));
-            let Some(packet) = packet.flatten() else {
-                break;
-            };
-            self.send_packet(qpn, &packet);
-            *budget -= 1;
-            sent = true;
-        }
+        let now = self.now;
+        let mut packets = std::mem::take(&mut self.packet_scratch);
+        self.with_transport(qpn, |rc, memory| {
+            while packets.len() < *budget
+                && let Some(packet) = rc.poll_transmit(now, memory)
+            {
+                packets.push(packet);
+            }
+        });
+        let sent = !packets.is_empty();
+        *budget -= packets.len().min(*budget);
+        self.send_packets(qpn, packets.drain(..));
+        self.packet_scratch = packets;
         sent
     }
 

@@ -64,18 +64,18 @@ impl SendSource<'_> {
         if self.ring.stuck || self.ring.lost || pending == 0 || self.ring.wqebbs == 0 {
             return None;
         }
-        let mut wqe = [0; MAX_WQE_BYTES];
-        let Fetched { id, bytes, wqebbs } = match self.fetch(pending, &mut wqe) {
+        let mut first = [0; WQEBB_BYTES as usize];
+        let Fetched { id, bytes, wqebbs } = match self.fetch(pending, &mut first) {
             Ok(fetched) => fetched,
             Err((violation, rule)) => {
-                let work = self.refuse(wqe[3], violation, rule, None);
+                let work = self.refuse(first[3], violation, rule, None);
                 return (!flush).then_some(work);
             }
         };
         let parsed = if flush {
             Ok(nothing(id))
         } else {
-            self.check_and_parse(id, &mut wqe[..bytes])
+            self.check_and_parse(id, &first, bytes)
         };
         match parsed {
             Ok(work) => {
@@ -119,7 +119,7 @@ impl SendSource<'_> {
     fn fetch(
         &mut self,
         pending: u16,
-        wqe: &mut [u8; MAX_WQE_BYTES],
+        wqe: &mut [u8; WQEBB_BYTES as usize],
     ) -> Result<Fetched, (Violation, &'static str)> {
         if u32::from(pending) > self.ring.wqebbs {
             return Err((
@@ -127,7 +127,7 @@ impl SendSource<'_> {
                 "the producer index is more than a ring ahead",
             ));
         }
-        self.read_wqebbs(0, &mut wqe[..WQEBB_BYTES as usize])?;
+        self.read_wqebbs(0, wqe)?;
         let word = |at: usize| u32::from_be_bytes([wqe[at], wqe[at + 1], wqe[at + 2], wqe[at + 3]]);
         let (opmod_idx_opcode, qpn_ds) = (word(0), word(4));
         let ds = qpn_ds & 0x3f;
@@ -147,13 +147,25 @@ impl SendSource<'_> {
         Ok(Fetched { id, bytes, wqebbs })
     }
 
-    /// Decodes a WQE of which the first WQEBB was read.
-    fn check_and_parse(&self, id: SendId, wqe: &mut [u8]) -> Result<SendWork, (Violation, &'static str)> {
-        check_control(self.qpn, id.wqe_index, wqe)?;
-        if wqe.len() > WQEBB_BYTES as usize {
-            self.read_wqebbs(1, &mut wqe[WQEBB_BYTES as usize..])?;
+    /// Decodes a WQE of `bytes` bytes, of which the first WQEBB was read.
+    fn check_and_parse(
+        &self,
+        id: SendId,
+        first: &[u8; WQEBB_BYTES as usize],
+        bytes: usize,
+    ) -> Result<SendWork, (Violation, &'static str)> {
+        check_control(self.qpn, id.wqe_index, first)?;
+        let bad = |rule| (Violation::BadWqe, rule);
+        if let Some(wqe) = first.get(..bytes) {
+            return parse(id, wqe).map_err(bad);
         }
-        parse(id, wqe).map_err(|rule| (Violation::BadWqe, rule))
+        let mut long = [0; MAX_WQE_BYTES];
+        let wqe = long
+            .get_mut(..bytes)
+            .ok_or(bad("it is longer than a WQE can be"))?;
+        wqe[..first.len()].copy_from_slice(first);
+        self.read_wqebbs(1, &mut wqe[first.len()..])?;
+        parse(id, wqe).map_err(bad)
     }
 
     /// Reads `out.len()` bytes from WQEBB `skip` after the next one on, from the ring's start where it ends.

@@ -171,7 +171,7 @@ impl Side {
         let mut qpc = self.qpc();
         let qpn = self.qpn;
         self.dp.modify_qp(QpTransition::Rst2Init, qpn, &qpc).unwrap();
-        qpc.set_mtu(3).unwrap();
+        qpc.set_mtu(5).unwrap();
         qpc.set_remote_qpn(peer_qpn).unwrap();
         qpc.set_log_rra_max(2).unwrap();
         qpc.set_log_sra_max(2).unwrap();
