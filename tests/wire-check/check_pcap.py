@@ -24,6 +24,10 @@ TSHARK = [
     # Its heuristic calls zero-length SENDs malformed RPC.
     "--disable-protocol",
     "rpcordma",
+    # Its heuristic takes payload that begins like an EtherType for Ethernet over InfiniBand: random bytes do so now
+    # and then, and are no frames of any protocol.
+    "--disable-heuristic",
+    "eth_over_ib",
     # RoCE v2 over IPv6 may have a UDP checksum of zero (IBTA annex A17), as Linux sends it.
     "-o",
     "udp.ignore_ipv6_zero_checksum:TRUE",
