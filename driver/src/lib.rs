@@ -38,3 +38,6 @@ pub mod reaper;
 mod ring;
 pub mod uar;
 pub mod verbs;
+
+/// Numbers of the device's objects, as the verbs give and take them.
+pub use ferroce_hw_regs::ids;

@@ -407,7 +407,7 @@ macro_rules! layout_part {
     } };
     (methods $prm:literal $field:ident ($t:ident) $off:literal [$hi:literal : $lo:literal]) => { ::pastey::paste! {
         #[doc = concat!("`", stringify!($field), "`: dword ", stringify!($off),
-            " bits [", stringify!($hi), ":", stringify!($lo), "].")]
+            " bits `", stringify!($hi), ":", stringify!($lo), "`.")]
         #[inline]
         pub const fn $field(&self) -> $t {
             $crate::layout::get_bits(&self.0, $off, $hi, $lo) as $t
@@ -428,7 +428,7 @@ macro_rules! layout_part {
     } };
     (methods $prm:literal $field:ident $t:ident $off:literal [$hi:literal : $lo:literal]) => { ::pastey::paste! {
         #[doc = concat!("`", stringify!($field), "`: dword ", stringify!($off),
-            " bits [", stringify!($hi), ":", stringify!($lo), "].")]
+            " bits `", stringify!($hi), ":", stringify!($lo), "`.")]
         #[inline]
         pub const fn $field(&self) -> $t {
             $crate::layout::get_bits(&self.0, $off, $hi, $lo) as $t

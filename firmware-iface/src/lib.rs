@@ -4,7 +4,7 @@
 //! There is no I/O here and no policy, and nothing knows which side it is used from: the driver encodes
 //! commands and decodes answers with the same layouts that the device model decodes and encodes with.
 //!
-//! * [`layout`]: how a layout is declared; [`layouts`]: all of them, under the PRM's names.
+//! * [`mod@layout`]: how a layout is declared; [`layouts`]: all of them, under the PRM's names.
 //! * [`opcode`], [`status`], [`event`]: the numbers.
 //! * [`queue`]: the 64-byte command queue entry, mailbox blocks, tokens and signatures.
 //! * [`command`] and [`cmds`]: typed commands.

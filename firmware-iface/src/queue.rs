@@ -56,7 +56,7 @@ pub struct Entry {
     pub signature: u8,
     /// Reserved.
     pub rsvd2: u8,
-    /// Bit 0: owner, 1 while the entry is the device's. Bits [7:1]: delivery status.
+    /// Bit 0: owner, 1 while the entry is the device's. Bits 7:1: delivery status.
     pub status_own: u8,
 }
 

@@ -46,7 +46,7 @@ macro_rules! numbers {
 pub(crate) use numbers;
 
 numbers! {
-    /// Delivery status: bits [7:1] of the last byte of a command queue entry. Anything but [`Self::OK`] means
+    /// Delivery status: bits 7:1 of the last byte of a command queue entry. Anything but [`Self::OK`] means
     /// that the firmware never looked at the command itself.
     pub struct DeliveryStatus(u8) {
         OK = 0x00, "delivered";

@@ -11,7 +11,7 @@ pub const OP_OWN_OFFSET: usize = 0x3f;
 /// of the first lap.
 pub const OP_OWN_INIT: u8 = opcode::INVALID << 4 | 1;
 
-/// Completion opcodes: bits [7:4] of `op_own`.
+/// Completion opcodes: bits `7:4` of `op_own`.
 pub mod opcode {
     /// A send work request is done.
     pub const REQ: u8 = 0x0;
@@ -35,7 +35,7 @@ pub mod opcode {
     pub const INVALID: u8 = 0xf;
 }
 
-/// Bits [25:24] of `flags_rqpn`: which header stands in the GRH's place.
+/// Bits `25:24` of `flags_rqpn`: which header stands in the GRH's place.
 pub mod roce_l3 {
     /// A GRH (RoCE v1).
     pub const GRH: u8 = 0;
@@ -69,7 +69,7 @@ pub struct Cqe64 {
     pub check_sum: U16,
     /// Source LID.
     pub slid: U16,
-    /// GRH [29:28], RoCE layer 3 [25:24] (see [`roce_l3`]), remote QPN [23:0].
+    /// GRH `29:28`, RoCE layer 3 `25:24` (see [`roce_l3`]), remote QPN `23:0`.
     pub flags_rqpn: U32,
     /// Checksum results.
     pub hds_ip_ext: u8,
@@ -77,7 +77,7 @@ pub struct Cqe64 {
     pub l4_l3_hdr_type: u8,
     /// Stripped VLAN tag.
     pub vlan_info: U16,
-    /// SRQ number, or the queue's user index [23:0] (CQE version 1).
+    /// SRQ number, or the queue's user index `23:0` (CQE version 1).
     pub srqn_uidx: U32,
     /// Immediate data, invalidated R_Key, or P_Key.
     pub imm_inval_pkey: U32,
@@ -87,13 +87,13 @@ pub struct Cqe64 {
     pub byte_cnt: U32,
     /// Device time.
     pub timestamp: U64,
-    /// Requester: send opcode [31:24] and QPN [23:0]. Responder: QPN [23:0].
+    /// Requester: send opcode `31:24` and QPN `23:0`. Responder: QPN `23:0`.
     pub sop_drop_qpn: U32,
     /// Index of the WQE: of its first basic block, for a send queue. 16 bits that wrap.
     pub wqe_counter: U16,
     /// Signature.
     pub signature: u8,
-    /// Opcode [7:4], format [3:2], solicited bit 1, owner bit 0.
+    /// Opcode `7:4`, format `3:2`, solicited bit 1, owner bit 0.
     pub op_own: u8,
 }
 
@@ -115,7 +115,7 @@ impl Cqe64 {
 pub struct ErrCqe {
     /// Reserved.
     pub rsvd0: [u8; 32],
-    /// SRQ number, or the queue's user index [23:0].
+    /// SRQ number, or the queue's user index `23:0`.
     pub srqn_uidx: U32,
     /// Reserved.
     pub rsvd1: [u8; 18],
@@ -123,13 +123,13 @@ pub struct ErrCqe {
     pub vendor_err_synd: u8,
     /// Why: a `CqeSyndrome`.
     pub syndrome: u8,
-    /// Send opcode [31:24] and QPN [23:0].
+    /// Send opcode `31:24` and QPN `23:0`.
     pub s_wqe_opcode_qpn: U32,
     /// Index of the WQE.
     pub wqe_counter: U16,
     /// Signature.
     pub signature: u8,
-    /// Opcode [7:4], owner bit 0.
+    /// Opcode `7:4`, owner bit 0.
     pub op_own: u8,
 }
 

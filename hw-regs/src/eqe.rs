@@ -54,7 +54,7 @@ data! {
     pub struct Completion {
         /// Reserved.
         pub rsvd: [u8; 24],
-        /// CQN [23:0].
+        /// CQN `23:0`.
         pub cqn: U32,
     }
 
@@ -86,13 +86,13 @@ data! {
         pub ty: u8,
         /// Reserved.
         pub rsvd1: [u8; 3],
-        /// Number [23:0].
+        /// Number `23:0`.
         pub qp_srq_n: U32,
     }
 
     /// A CQ is in error.
     pub struct CqError {
-        /// CQN [23:0].
+        /// CQN `23:0`.
         pub cqn: U32,
         /// Reserved.
         pub rsvd0: [u8; 7],
@@ -106,7 +106,7 @@ data! {
     pub struct PortState {
         /// Reserved.
         pub rsvd0: [u8; 8],
-        /// Port number [7:4].
+        /// Port number `7:4`.
         pub port: u8,
         /// Reserved.
         pub rsvd1: [u8; 19],

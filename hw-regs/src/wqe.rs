@@ -23,7 +23,7 @@ pub const MAX_WQEBBS: usize = 16;
 /// L_Key that ends a receive WQE's list before its end, and that scatters to nothing.
 pub const INVALID_LKEY: u32 = 0x100;
 
-/// Send opcodes (`opmod_idx_opcode` bits [7:0], and byte 0x38 of a requester's CQE).
+/// Send opcodes (`opmod_idx_opcode` bits `7:0`, and byte 0x38 of a requester's CQE).
 pub mod opcode {
     /// Does nothing but complete.
     pub const NOP: u8 = 0x00;
@@ -75,9 +75,9 @@ pub mod ctrl_flags {
 )]
 #[repr(C)]
 pub struct CtrlSeg {
-    /// Opcode modifier [31:24], index of the WQE's first basic block [23:8] (16 bits that wrap), opcode [7:0].
+    /// Opcode modifier `31:24`, index of the WQE's first basic block `23:8` (16 bits that wrap), opcode `7:0`.
     pub opmod_idx_opcode: U32,
-    /// QPN [31:8], length of the WQE in units of 16 bytes [5:0].
+    /// QPN `31:8`, length of the WQE in units of 16 bytes `5:0`.
     pub qpn_ds: U32,
     /// Signature over the WQE, when the QP asks for one.
     pub signature: u8,
@@ -201,9 +201,9 @@ pub struct Av {
     pub qkey: U32,
     /// Reserved.
     pub rsvd0: U32,
-    /// Destination QPN [23:0]; bit 31: the vector is extended (48 bytes), always so on RoCE.
+    /// Destination QPN `23:0`; bit 31: the vector is extended (48 bytes), always so on RoCE.
     pub dqp_dct: U32,
-    /// Static rate [7:4] and service level [3:0].
+    /// Static rate `7:4` and service level `3:0`.
     pub stat_rate_sl: u8,
     /// Force loopback and source path bits.
     pub fl_mlid: u8,
@@ -217,7 +217,7 @@ pub struct Av {
     pub tclass: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Bit 30: there is a GRH; [27:20] index of the source GID; [19:0] flow label.
+    /// Bit 30: there is a GRH; `27:20` index of the source GID; `19:0` flow label.
     pub grh_gid_fl: U32,
     /// Destination GID.
     pub rgid: [u8; 16],

@@ -259,7 +259,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// As [`Context::exec`].
+    /// The command failed; the error says why.
     pub fn dealloc_uar(&self, uar: &Uar) -> Result<(), CommandError> {
         uar.dealloc(&self.hca)
     }

@@ -5,3 +5,8 @@
 pub mod fake;
 pub mod nics;
 pub mod pair;
+
+/// The code in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
