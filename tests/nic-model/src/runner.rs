@@ -308,3 +308,6 @@ impl Drop for Runner {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;
