@@ -131,7 +131,7 @@ fn v03_resets_while_another_thread_writes_everywhere() {
             while !stop.load(Ordering::Relaxed) {
                 // A walk over all offsets of registers, doorbells and the space between.
                 at = at.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                let offset = (at >> 20) % (device.bar_size(0) - 8) & !3;
+                let offset = ((at >> 20) % (device.bar_size(0) - 8)) & !3;
                 device.bar_write(0, offset, &at.to_be_bytes()).unwrap();
             }
         })
