@@ -21,6 +21,7 @@ pub mod interrupts;
 mod lifecycle;
 mod memory;
 mod recv;
+mod refs;
 mod run;
 mod send;
 pub mod violation;
