@@ -18,7 +18,7 @@ use ferroce_firmware_iface::layouts::Cqc;
 use ferroce_hw_regs::ids::Cqn;
 use ferroce_hw_regs::uar;
 
-use super::error::{CreateError, LimitError, PollError, WaitError};
+use super::error::{CreateError, LimitError, PollError, WaitError, made};
 use super::local::LocalInner;
 use super::pages;
 use super::user_index::UserIndexGuard;
@@ -175,7 +175,8 @@ impl Cq {
         let cqn = context.exec(&CreateCq {
             cqc: &cqc,
             pages: &list.pages,
-        })?;
+        });
+        let cqn = made(cqn, || buffer.leak_on_drop())?;
 
         let error = Arc::new(AtomicU8::new(HEALTHY));
         let flag = error.clone();

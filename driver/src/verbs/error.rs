@@ -111,6 +111,22 @@ pub enum CreateError {
     Command(#[from] CommandError),
 }
 
+/// Hands on what a command that makes an object gave. Where firmware may have made the object without saying so, `keep` is
+/// called: the object's memory must stay.
+pub(super) fn made<T>(
+    result: Result<T, impl Into<CreateError>>,
+    keep: impl FnOnce(),
+) -> Result<T, CreateError> {
+    result.map_err(Into::into).inspect_err(|error| {
+        if let CreateError::Command(
+            CommandError::Timeout { .. } | CommandError::Token { .. } | CommandError::Decode { .. },
+        ) = error
+        {
+            keep();
+        }
+    })
+}
+
 /// Why an object could not be destroyed. Its memory stays allocated, since the device may still use it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

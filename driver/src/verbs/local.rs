@@ -7,7 +7,7 @@ use ferroce_firmware_iface::command::Command;
 use ferroce_hw_regs::ids::Mkey;
 
 use super::atomics::AtomicOrder;
-use super::error::CreateError;
+use super::error::{CreateError, made};
 use super::mkey::{self, Access, KeyKind};
 use super::pd::Pd;
 use crate::mem;
@@ -56,7 +56,8 @@ impl LocalBuffer {
         mkey::check_len(pd, len)?;
         let pages = pd.context().dma().alloc_local(len)?;
         let (iova, len) = (pages.iova(), pages.len());
-        let key = mkey::create(pd, iova, len, Access::LOCAL_WRITE, KeyKind::Owned)?;
+        let key = mkey::create(pd, iova, len, Access::LOCAL_WRITE, KeyKind::Owned);
+        let key = made(key, || pages.leak_on_drop())?;
         let inner = LocalInner {
             key,
             pages: Some(pages),

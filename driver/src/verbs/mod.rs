@@ -34,6 +34,7 @@ mod path;
 mod pd;
 mod post;
 mod qp;
+mod qp_parts;
 mod transitions;
 mod user_index;
 mod wc;

@@ -8,7 +8,7 @@ use ferroce_firmware_iface::command::Command;
 use ferroce_hw_regs::ids::Mkey;
 
 use super::atomics::AtomicOrder;
-use super::error::{CreateError, DestroyError};
+use super::error::{CreateError, DestroyError, made};
 use super::mkey::{self, Access, KeyKind};
 use super::pd::Pd;
 use crate::mem::{AllocOptions, CallerMapping, CallerMemory, DmaBuffer, DmaError};
@@ -155,7 +155,8 @@ impl Mr {
         mkey::check_len(pd, len)?;
         let buffer = Arc::new(pd.context().dma().alloc_with(len, options)?);
         let start = buffer.iova();
-        let key = mkey::create(pd, start, len, access, KeyKind::Region)?;
+        let key = mkey::create(pd, start, len, access, KeyKind::Region);
+        let key = made(key, || buffer.leak_on_drop())?;
         Ok(Mr {
             region: Region {
                 key,
@@ -295,7 +296,8 @@ impl CallerMr {
         // PANIC: none; one mapping comes back for one piece.
         let mapping = mappings.pop().ok_or(DmaError::ZeroLength)?;
         let (start, len) = (mapping.iova(), mapping.len());
-        let key = mkey::create(pd, start, len, access, KeyKind::Region)?;
+        let key = mkey::create(pd, start, len, access, KeyKind::Region);
+        let key = made(key, || mapping.leak_on_drop())?;
         Ok(CallerMr {
             region: Region {
                 key,

@@ -4,30 +4,28 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ferroce_firmware_iface::cmds::{
-    CreateQp, DestroyQp, PM_STATE_MIGRATED, QpToReset, QueryQp, rq_type, service,
-};
+use ferroce_firmware_iface::cmds::{CreateQp, DestroyQp, QpToReset, QueryQp};
 use ferroce_firmware_iface::command::Command;
 use ferroce_firmware_iface::event::EventType;
-use ferroce_firmware_iface::layouts::Qpc;
 use ferroce_hw_regs::ids::Qpn;
 use ferroce_hw_regs::uar;
 
 use super::atomics;
 use super::attr::{QpAttributes, QpConfig, Shapes};
 use super::counters::CounterSet;
-use super::cq::{Consumers, Cq, Reservation};
-use super::error::{CreateError, DestroyError, ModifyError};
+use super::cq::{Consumers, Cq};
+use super::error::{CreateError, DestroyError, ModifyError, made};
 use super::local::{LocalBuffer, LocalInner};
 use super::mkey::Access;
 use super::pages;
 use super::path::{Mtu, Path};
 use super::pd::Pd;
+use super::qp_parts::{Ends, Layout, Places, Slots, describe};
 use super::user_index::UserIndexGuard;
 use crate::events::{AsyncEvent, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{QpState, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
+use crate::ring::{QpState, RqProducer, SqProducer, WqConsumer, WqShared};
 
 /// Bytes that a doorbell record takes: a cache line.
 const RECORD_BYTES: usize = 64;
@@ -66,83 +64,6 @@ pub struct Qp {
     pub(super) pd: Pd,
 }
 
-/// The slots of both queues.
-struct Slots {
-    sq: Option<Arc<WqShared<LocalInner>>>,
-    rq: Option<Arc<WqShared<LocalInner>>>,
-}
-
-impl Slots {
-    fn new(shapes: &Shapes) -> Slots {
-        Slots {
-            sq: shapes.sq.map(|(shape, _)| WqShared::new(shape.blocks)),
-            rq: shapes.rq.map(|(shape, _)| WqShared::new(shape.entries)),
-        }
-    }
-
-    /// Takes the buffers of requests that will not complete; the device must be done with them.
-    fn reclaim(&self) -> Vec<LocalBuffer> {
-        let both = self.sq.iter().chain(&self.rq);
-        both.flat_map(|slots| slots.take_all())
-            .map(LocalBuffer::reclaim)
-            .collect()
-    }
-}
-
-/// Where the parts of a QP's memory are.
-struct Layout {
-    rq_bytes: usize,
-    sq_bytes: usize,
-}
-
-impl Layout {
-    fn new(shapes: &Shapes) -> Layout {
-        let rq_bytes = shapes
-            .rq
-            .map_or(0, |(shape, _)| (shape.entries * shape.stride) as usize);
-        let sq_bytes = shapes
-            .sq
-            .map_or(0, |(shape, _)| (shape.blocks * WQEBB_BYTES) as usize);
-        Layout { rq_bytes, sq_bytes }
-    }
-
-    /// Bytes of the queues; the doorbell record follows.
-    fn queues(&self) -> usize {
-        self.rq_bytes + self.sq_bytes
-    }
-}
-
-/// A QP's place in its CQs, while it is being made.
-struct Places {
-    send: Option<Reservation>,
-    recv: Option<Reservation>,
-}
-
-impl Places {
-    fn reserve(
-        config: &QpConfig,
-        send_cq: &Cq,
-        recv_cq: &Cq,
-        index: &Arc<UserIndexGuard>,
-    ) -> Result<Places, CreateError> {
-        if send_cq.is_same(recv_cq) {
-            let both = config.max_send_wr + config.max_recv_wr;
-            return Ok(Places {
-                send: Some(send_cq.reserve("send and receive", both, index)?),
-                recv: None,
-            });
-        }
-        let place = |cq: &Cq, queue, entries| match entries {
-            0 => Ok(None),
-            _ => cq.reserve(queue, entries, index).map(Some),
-        };
-        Ok(Places {
-            send: place(send_cq, "send", config.max_send_wr)?,
-            recv: place(recv_cq, "receive", config.max_recv_wr)?,
-        })
-    }
-}
-
 impl Qp {
     /// Makes a queue pair in state RESET. Its send and receive requests complete in `send_cq` and `recv_cq`, which may be
     /// the same.
@@ -167,7 +88,8 @@ impl Qp {
         let qpn = context.exec(&CreateQp {
             qpc: &qpc,
             pages: &list.pages,
-        })?;
+        });
+        let qpn = made(qpn, || buffer.leak_on_drop())?;
 
         let mut qp = Qp {
             qpn,
@@ -408,68 +330,6 @@ impl Qp {
         .detach();
         Ok(self.slots.reclaim())
     }
-}
-
-/// The CQs in which a QP's requests complete.
-struct Ends {
-    key: u32,
-    send_cq: Cq,
-    recv_cq: Cq,
-}
-
-impl Ends {
-    fn each(&self, act: impl Fn(&Cq)) {
-        act(&self.send_cq);
-        if !self.send_cq.is_same(&self.recv_cq) {
-            act(&self.recv_cq);
-        }
-    }
-
-    /// Completions are dropped from now on.
-    fn mute(&self) {
-        self.each(|cq| cq.mute(self.key));
-    }
-
-    /// No more completions will come.
-    fn detach(&self) {
-        self.each(|cq| cq.detach(self.key));
-    }
-}
-
-/// The context that CREATE_QP is given.
-fn describe(
-    pd: &Pd,
-    send_cq: &Cq,
-    recv_cq: &Cq,
-    shapes: &Shapes,
-    index: &UserIndexGuard,
-    buffer: &DmaBuffer,
-) -> Result<Qpc, CreateError> {
-    let layout = Layout::new(shapes);
-    let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
-    let mut qpc = Qpc::default();
-    qpc.set_st(service::RC);
-    qpc.set_pm_state(PM_STATE_MIGRATED)?;
-    qpc.set_pd(pd.pdn().get())?;
-    match shapes.sq {
-        Some((shape, _)) => qpc.set_log_sq_size(shape.blocks.ilog2() as u8)?,
-        None => qpc.set_no_sq(true),
-    }
-    match shapes.rq {
-        Some((shape, _)) => {
-            qpc.set_log_rq_size(shape.entries.ilog2() as u8)?;
-            // Strides count from 16 bytes on.
-            qpc.set_log_rq_stride((shape.stride / 16).ilog2() as u8)?;
-        }
-        None => qpc.set_rq_type(rq_type::ZERO_LENGTH)?,
-    }
-    qpc.set_uar_page(pd.context().uar().index())?;
-    qpc.set_user_index(index.get())?;
-    qpc.set_log_page_size(pages::queue_log_page_size(&list))?;
-    qpc.set_cqn_snd(send_cq.cqn().get())?;
-    qpc.set_cqn_rcv(recv_cq.cqn().get())?;
-    qpc.set_dbr_addr(buffer.iova() + layout.queues() as u64);
-    Ok(qpc)
 }
 
 impl Drop for Qp {

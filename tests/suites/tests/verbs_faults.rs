@@ -1,0 +1,174 @@
+//! Firmware that refuses, or does not answer, what verbs ask of it (case V13).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferroce::context::{Context, OpenConfig};
+use ferroce::error::CommandError;
+use ferroce::function::InProcess;
+use ferroce::verbs::{
+    Access, CounterSet, Cq, CqConfig, CreateError, DestroyError, LocalBuffer, ModifyError, Mr, Pd, Qp,
+    QpConfig, QpState, ToInit, ToRts,
+};
+use ferroce_firmware_iface::opcode::Opcode;
+use ferroce_firmware_iface::status::CommandStatus;
+use ferroce_nic_model::fw::Fault;
+use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
+use ferroce_suites::pair::{Pair, Side, address, open};
+
+const SYNDROME: u32 = 0x00c0_ffee;
+
+fn inject(testbed: &Testbed, opcode: Opcode, fault: Fault) {
+    let done = testbed.with_nic(0, |nic| {
+        nic.firmware().faults_mut().inject(Some(opcode), 0, fault)
+    });
+    done.expect("a NIC");
+}
+
+fn refuse(testbed: &Testbed, opcode: Opcode) {
+    inject(
+        testbed,
+        opcode,
+        Fault::Status(CommandStatus::EXCEED_LIM, SYNDROME),
+    );
+}
+
+#[track_caller]
+fn check(error: &CommandError, asked: Opcode) {
+    match error {
+        CommandError::Status {
+            opcode,
+            status,
+            syndrome,
+            ..
+        } => {
+            assert_eq!(
+                (*opcode, *status, *syndrome),
+                (asked, CommandStatus::EXCEED_LIM, SYNDROME)
+            );
+        }
+        other => panic!("{other}"),
+    }
+    assert!(error.to_string().contains("0x00c0ffee"), "{error}");
+}
+
+#[track_caller]
+fn check_create<T: std::fmt::Debug>(result: Result<T, CreateError>, asked: Opcode) {
+    match result.unwrap_err() {
+        CreateError::Command(error) => check(&error, asked),
+        other => panic!("{other}"),
+    }
+}
+
+#[track_caller]
+fn check_modify(result: Result<(), ModifyError>, asked: Opcode) {
+    match result.unwrap_err() {
+        ModifyError::Command(error) => check(&error, asked),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn v13_a_refusal_names_command_status_and_syndrome_and_leaves_nothing_behind() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = open(&testbed, 0);
+    let (bytes, mappings) = (context.dma().mapped_bytes(), context.dma().mappings());
+    refuse(&testbed, Opcode::ALLOC_PD);
+    check_create(Pd::alloc(&context), Opcode::ALLOC_PD);
+    refuse(&testbed, Opcode::ALLOC_Q_COUNTER);
+    check_create(CounterSet::alloc(&context), Opcode::ALLOC_Q_COUNTER);
+    let pd = Pd::alloc(&context).unwrap();
+    for _ in 0..3 {
+        refuse(&testbed, Opcode::CREATE_MKEY);
+        check_create(Mr::alloc(&pd, 8 << 20, Access::all()), Opcode::CREATE_MKEY);
+        refuse(&testbed, Opcode::CREATE_MKEY);
+        check_create(LocalBuffer::alloc(&pd, 8 << 20), Opcode::CREATE_MKEY);
+        refuse(&testbed, Opcode::CREATE_CQ);
+        check_create(Cq::create(&context, CqConfig::new(100_000)), Opcode::CREATE_CQ);
+    }
+    let (cq, _poller) = Cq::create(&context, CqConfig::new(1000)).unwrap();
+    for _ in 0..3 {
+        refuse(&testbed, Opcode::CREATE_QP);
+        check_create(Qp::create(&pd, &cq, &cq, &QpConfig::default()), Opcode::CREATE_QP);
+        assert_eq!(cq.reserved(), 0);
+    }
+    assert_eq!(context.dma().leaked_bytes(), 0);
+    assert!(context.dma().mapped_bytes() <= bytes + (4 << 20) && context.dma().mappings() <= mappings + 2);
+}
+
+#[test]
+fn v13_a_refused_transition_leaves_the_state_as_it_was() {
+    let mut pair = Pair::unconnected(TestbedConfig::default(), &QpConfig::default());
+    refuse(&pair.testbed, Opcode::RST2INIT_QP);
+    check_modify(pair.a.qp.modify_to_init(&ToInit::default()), Opcode::RST2INIT_QP);
+    assert_eq!(pair.a.qp.state(), QpState::Reset);
+    pair.connect(|_, _| ());
+    refuse(&pair.testbed, Opcode::QP_2ERR);
+    check_modify(pair.a.qp.modify_to_err(), Opcode::QP_2ERR);
+    assert_eq!(pair.a.qp.state(), QpState::Rts);
+    refuse(&pair.testbed, Opcode::QP_2RST);
+    check_modify(pair.a.qp.modify_to_reset().map(drop), Opcode::QP_2RST);
+    assert_eq!(pair.a.qp.state(), QpState::Rts);
+    refuse(&pair.testbed, Opcode::QUERY_QP);
+    check_modify(pair.a.qp.query().map(drop), Opcode::QUERY_QP);
+    assert!(pair.a.qp.modify_to_rts(&ToRts::new(0)).is_err());
+}
+
+#[test]
+fn v13_what_firmware_does_not_destroy_keeps_its_memory() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let Side {
+        mut qp,
+        poller,
+        cq,
+        mr,
+        pd,
+        context,
+    } = Side::new(&testbed, 0, &QpConfig::default());
+    refuse(&testbed, Opcode::DESTROY_MKEY);
+    match mr.dereg().unwrap_err() {
+        DestroyError::Command(error) => check(&error, Opcode::DESTROY_MKEY),
+        other => panic!("{other}"),
+    }
+    let leaked = context.dma().leaked_bytes();
+    assert!(leaked >= 1 << 20);
+    qp.modify_to_init(&ToInit::default()).unwrap();
+    qp.post_recv_buffer(1, LocalBuffer::alloc(&pd, 4 << 20).unwrap())
+        .unwrap();
+    qp.ring_recv();
+    refuse(&testbed, Opcode::DESTROY_QP);
+    match qp.destroy().unwrap_err() {
+        DestroyError::Command(error) => check(&error, Opcode::DESTROY_QP),
+        other => panic!("{other}"),
+    }
+    drop(poller);
+    // The CQ is still used by that queue pair, which firmware says; neither is freed.
+    drop((cq, pd));
+    context.process_events();
+    let counters = context.counters().reaper;
+    assert!(counters.failed >= 1, "{counters:?}");
+    assert!(
+        context.dma().mapped_bytes() >= 5 << 20,
+        "the buffer in flight is still there"
+    );
+}
+
+#[test]
+fn memory_of_an_object_that_firmware_may_have_made_is_kept() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let function = InProcess::new("nic0", testbed.device(0).unwrap()).unwrap();
+    let config = OpenConfig::new()
+        .address(address(0))
+        .command_timeout(Duration::from_millis(300));
+    let context = Context::open(Arc::new(function), config).unwrap();
+    let pd = Pd::alloc(&context).unwrap();
+    inject(&testbed, Opcode::CREATE_MKEY, Fault::NoAnswer);
+    let error = Mr::alloc(&pd, 8 << 20, Access::all()).unwrap_err();
+    assert!(
+        matches!(error, CreateError::Command(CommandError::Timeout { .. })),
+        "{error}"
+    );
+    assert!(context.dma().leaked_bytes() >= 8 << 20);
+    // The device goes on.
+    Mr::alloc(&pd, 4096, Access::all()).unwrap();
+}
