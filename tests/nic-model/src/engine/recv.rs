@@ -101,6 +101,14 @@ fn take_shared(
     if left == 0 {
         return Ok(None);
     }
+    if u32::from(left) > srq.wqes {
+        srq.error = true;
+        return Err(HostError::OutOfSlice {
+            at: usize::from(left),
+            len: 1,
+            slice: srq.wqes as usize,
+        });
+    }
     // Slots come from the list in host memory; the mask keeps any of them inside the ring.
     let slot = u64::from(srq.head) & u64::from(srq.wqes - 1);
     let at = slot << srq.log_stride;

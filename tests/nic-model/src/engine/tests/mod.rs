@@ -4,6 +4,7 @@ mod flush;
 mod hostile;
 mod operations;
 mod queues;
+mod shared;
 
 use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{Cqc, Eqc, Mkc, Qpc, RoceAddrLayout};

@@ -1,0 +1,84 @@
+//! Receives from an SRQ.
+
+use ferroce_firmware_iface::layouts::Srqc;
+use ferroce_hw_regs::wqe::opcode;
+
+use super::*;
+
+const SRQ_RING: u64 = BASE + 0x4_0000;
+const SRQ_DBR: u64 = BASE + 0x2_2000;
+
+/// Side `last` with an SRQ of 8 WQEs of 32 bytes under its QP.
+fn with_srq(last: u8) -> (Side, u32) {
+    let mut side = Side::new(last);
+    side.dp.destroy_qp(side.qpn).unwrap();
+    let mut srqc = Srqc::zeroed();
+    srqc.set_log_srq_size(3).unwrap();
+    srqc.set_log_rq_stride(1).unwrap();
+    srqc.set_pd(side.pd).unwrap();
+    srqc.set_dbr_addr(SRQ_DBR);
+    let srqn = side
+        .dp
+        .create_srq(&srqc, Buffer::Pas(&pages(SRQ_RING, 256)))
+        .unwrap();
+    let mut qpc = side.qpc();
+    qpc.set_rq_type(1).unwrap();
+    qpc.set_srqn_rmpn_xrqn(srqn).unwrap();
+    let buffer = pages(QP_BUFFER + RQ * 64, SQ * 64);
+    side.qpn = side.dp.create_qp(&qpc, Buffer::Pas(&buffer)).unwrap();
+    (side, srqn)
+}
+
+/// Puts a receive for 8 bytes of `DATA + slot * 8` into a slot, followed by another.
+fn link(side: &mut Side, slot: u64, next: u16) {
+    let mut wqe = vec![0; 16];
+    wqe[2..4].copy_from_slice(&next.to_be_bytes());
+    wqe.extend(data(8, side.key, DATA + slot * 8));
+    side.fill(SRQ_RING + slot * 32, &wqe);
+}
+
+#[test]
+fn wqes_are_taken_along_the_list_and_the_limit_is_told_once() {
+    let mut a = Side::new(1);
+    let (mut b, srqn) = with_srq(2);
+    a.connect(2, b.qpn);
+    b.connect(1, a.qpn);
+    for (slot, next) in [(0, 5), (5, 2), (2, 7)] {
+        link(&mut b, slot, next);
+    }
+    b.dp.host.write_be32(SRQ_DBR, 3).unwrap();
+    b.dp.arm_srq(srqn, 2).unwrap();
+    assert!(b.dp.destroy_srq(srqn).is_err());
+    let mut pair = Pair { a, b, now: Nanos(1) };
+    for i in 0..3u8 {
+        pair.a.fill(DATA, &[i + 1; 8]);
+        pair.a.post(opcode::SEND, CQE, 0, &data(8, pair.a.key, DATA));
+        pair.a.ring();
+        pair.run();
+    }
+    let slots: Vec<u32> = (0..3)
+        .map(|_| be32(&pair.b.poll().unwrap(), 0x3c) >> 16)
+        .collect();
+    assert_eq!(slots, [0, 5, 2]);
+    for (slot, value) in [(0, 1), (5, 2), (2, 3)] {
+        assert_eq!(pair.b.bytes(DATA + slot * 8, 8), [value; 8]);
+    }
+    let events: Vec<(u8, u32)> = (0..2)
+        .map(|i| (pair.b.eqe(i)[1], be32(&pair.b.eqe(i), 0x38)))
+        .collect();
+    assert_eq!(events.iter().filter(|e| **e == (0x14, srqn)).count(), 1);
+}
+
+#[test]
+fn a_count_past_the_ring_breaks_the_srq_and_nothing_else() {
+    let mut a = Side::new(1);
+    let (mut b, _) = with_srq(2);
+    a.connect(2, b.qpn);
+    b.connect(1, a.qpn);
+    b.dp.host.write_be32(SRQ_DBR, 9).unwrap();
+    a.post(opcode::SEND, CQE, 0, &data(8, a.key, DATA));
+    a.ring();
+    let mut pair = Pair { a, b, now: Nanos(1) };
+    pair.pass(std::time::Duration::from_millis(1));
+    assert!(pair.b.dp.violations.count(Violation::HostMemory) > 0);
+}
