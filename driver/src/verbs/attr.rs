@@ -167,7 +167,8 @@ pub struct ToInit {
     pub port: u8,
     /// Index in the table of partition keys; RoCE has only index 0.
     pub pkey_index: u16,
-    /// What the peer's requests may do; `LOCAL_WRITE` has no meaning here.
+    /// What the peer's requests may do. `LOCAL_WRITE` has no meaning here, nor has `REMOTE_ATOMIC` where the device does no
+    /// atomics: then no region allows them.
     pub access: Access,
 }
 

@@ -64,8 +64,8 @@ pub enum CreateError {
     /// Remote write or atomic access without local write access.
     #[error("remote write and atomic access to a memory region need LOCAL_WRITE too")]
     NeedsLocalWrite,
-    /// The device lacks something that the driver relies on.
-    #[error("the device can't be used for verbs: {what}")]
+    /// The device lacks something that is needed for it.
+    #[error("the device can't do that: {what}")]
     Capability {
         /// What it lacks.
         what: &'static str,

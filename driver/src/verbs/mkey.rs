@@ -7,9 +7,11 @@ use ferroce_firmware_iface::cmds::{CreateMkey, DestroyMkey};
 use ferroce_firmware_iface::layouts::Mkc;
 use ferroce_hw_regs::ids::Mkey;
 
+use super::atomics;
 use super::error::{CreateError, LimitError};
 use super::pages;
 use super::pd::Pd;
+use crate::context::Context;
 use crate::ring::OWNED_KEY_BIT;
 
 bitflags! {
@@ -24,6 +26,17 @@ bitflags! {
         const REMOTE_READ = 1 << 2;
         /// The peer's atomics may change it. Needs `LOCAL_WRITE`.
         const REMOTE_ATOMIC = 1 << 3;
+    }
+}
+
+impl Access {
+    /// All that the device does: without `REMOTE_ATOMIC` where it does no atomics.
+    pub fn supported_by(context: &Context) -> Access {
+        if atomics::supported(context.caps()) {
+            Access::all()
+        } else {
+            Access::all() - Access::REMOTE_ATOMIC
+        }
     }
 }
 
@@ -67,6 +80,10 @@ pub(crate) fn create(
         && !access.contains(Access::LOCAL_WRITE)
     {
         return Err(CreateError::NeedsLocalWrite);
+    }
+    if !Access::supported_by(pd.context()).contains(access) {
+        let what = "it does no atomics, so that no region can allow them (Access::supported_by)";
+        return Err(CreateError::Capability { what });
     }
     let list = pages::of_region(iova, len as u64);
     let variant = next_variant(kind);

@@ -137,7 +137,8 @@ impl Mr {
     ///
     /// # Errors
     /// [`CreateError::ZeroLength`], [`CreateError::Limit`] above the device's `log_max_mrw_sz`,
-    /// [`CreateError::NeedsLocalWrite`], or what memory or firmware say. Nothing stays allocated then.
+    /// [`CreateError::NeedsLocalWrite`], [`CreateError::Capability`] for atomics that the device doesn't do, or what memory
+    /// or firmware say. Nothing stays allocated then.
     pub fn alloc(pd: &Pd, len: usize, access: Access) -> Result<Mr, CreateError> {
         Mr::alloc_with(pd, len, access, &AllocOptions::default())
     }

@@ -41,7 +41,7 @@ impl Qp {
         qpc.set_pd(self.pd.pdn().get())?;
         qpc.set_cqn_snd(self.send_cq.cqn().get())?;
         qpc.set_cqn_rcv(self.recv_cq.cqn().get())?;
-        set_access(&mut qpc, to.access)?;
+        set_access(&mut qpc, to.access & Access::supported_by(self.pd.context()))?;
         if let Some(counters) = &self.counters {
             qpc.set_counter_set_id(counters.id());
         }
@@ -267,7 +267,7 @@ impl Qp {
         let mut qpc = self.context()?;
         let mut optional = OptParamMask::empty();
         if let Some(access) = update.access {
-            set_access(&mut qpc, access)?;
+            set_access(&mut qpc, access & Access::supported_by(self.pd.context()))?;
             optional |= OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE;
         }
         if let Some(timer) = update.min_rnr_timer {

@@ -83,7 +83,7 @@ impl Side {
         let pd = Pd::alloc(&context).expect("a PD");
         let entries = config.max_send_wr + config.max_recv_wr;
         let (cq, poller) = Cq::create(&context, CqConfig::new(entries)).expect("a CQ");
-        let mr = Mr::alloc(&pd, REGION, Access::all()).expect("an MR");
+        let mr = Mr::alloc(&pd, REGION, Access::supported_by(&context)).expect("an MR");
         let qp = Qp::create(&pd, &cq, &cq, config).expect("a QP");
         Side {
             qp,

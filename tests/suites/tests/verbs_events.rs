@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ferroce::verbs::{
-    Cq, CqConfig, CqPoller, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, WaitError,
+    Cq, CqConfig, CqPoller, Path, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr,
+    ToRts, WaitError,
 };
 use ferroce_suites::pair::{PATIENCE, Pair, connect};
 
@@ -206,4 +207,47 @@ fn q12_many_queue_pairs_on_one_sleeping_queue() {
         }
     }
     pair.assert_clean();
+}
+
+#[test]
+fn a_queue_pair_tells_of_its_own_asynchronous_events() {
+    use ferroce_firmware_iface::event::EventType;
+
+    let mut pair = Pair::unconnected(Default::default(), &QpConfig::default());
+    // B stays in RTR, so that A's first message is what establishes communication there.
+    let index = |pair: &Pair, side: usize| {
+        let context = if side == 0 {
+            &pair.a.context
+        } else {
+            &pair.b.context
+        };
+        ferroce_suites::pair::gid_index(context, side)
+    };
+    let path = |pair: &Pair, side: usize| {
+        Path::to_ip(
+            index(pair, side),
+            ferroce_suites::pair::address(1 - side),
+            ferroce_suites::pair::mac(1 - side),
+        )
+    };
+    let (to_b, to_a) = (path(&pair, 0), path(&pair, 1));
+    let (a_qpn, b_qpn) = (pair.a.qp.qpn(), pair.b.qp.qpn());
+    pair.a.qp.modify_to_init(&ToInit::default()).unwrap();
+    pair.b.qp.modify_to_init(&ToInit::default()).unwrap();
+    pair.b.qp.modify_to_rtr(&ToRtr::new(to_a, a_qpn, 5)).unwrap();
+    pair.a.qp.modify_to_rtr(&ToRtr::new(to_b, b_qpn, 5)).unwrap();
+    pair.a.qp.modify_to_rts(&ToRts::new(5)).unwrap();
+    let wr = write(&pair, 1);
+    pair.a.qp.post_send_list(&[wr]).unwrap();
+    assert_eq!(pair.a.success().wr_id, 1);
+    let deadline = Instant::now() + PATIENCE;
+    let event = loop {
+        pair.b.context.process_events();
+        match pair.b.qp.next_event() {
+            Some(event) => break event,
+            None => assert!(Instant::now() < deadline, "no event"),
+        }
+    };
+    assert_eq!(event, EventType::COMM_ESTABLISHED);
+    assert_eq!((pair.a.qp.next_event(), pair.b.qp.next_event()), (None, None));
 }
