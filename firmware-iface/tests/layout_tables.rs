@@ -71,8 +71,10 @@ fn every_field_stands_where_the_prm_has_it() {
             layout.name
         );
         for field in layout.fields {
-            // `type` is a word of Rust's.
+            // `type` is a word of Rust's, and its names have no dots.
             let name = if field.name == "type_" { "type" } else { field.name };
+            let name = name.replace("__", ".");
+            let name = name.as_str();
             let row = table
                 .get(name)
                 .unwrap_or_else(|| panic!("{} has no field {name}", layout.name));

@@ -6,10 +6,13 @@ mod caps;
 mod caps_more;
 mod ctx;
 mod events;
+mod flow;
+mod flow_match;
 mod hca;
 mod objects;
 mod qp;
 mod queues;
+mod raw;
 mod regs;
 mod srq;
 mod vport;
@@ -18,10 +21,13 @@ pub use caps::*;
 pub use caps_more::*;
 pub use ctx::*;
 pub use events::*;
+pub use flow::*;
+pub use flow_match::*;
 pub use hca::*;
 pub use objects::*;
 pub use qp::*;
 pub use queues::*;
+pub use raw::*;
 pub use regs::*;
 pub use srq::*;
 pub use vport::*;
@@ -32,10 +38,13 @@ pub const ALL: &[&[&crate::layout::LayoutInfo]] = &[
     caps_more::LAYOUTS,
     ctx::LAYOUTS,
     events::LAYOUTS,
+    flow::LAYOUTS,
+    flow_match::LAYOUTS,
     hca::LAYOUTS,
     objects::LAYOUTS,
     qp::LAYOUTS,
     queues::LAYOUTS,
+    raw::LAYOUTS,
     regs::LAYOUTS,
     srq::LAYOUTS,
     vport::LAYOUTS,

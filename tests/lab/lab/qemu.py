@@ -119,8 +119,11 @@ class Guest:
             line += ["-netdev", "dgram,id=n%d,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s"
                      % (number, local, remote)]
             line += ["-device", "virtio-net-pci,netdev=n%d,mac=%s,romfile=" % (number, mac)]
-        for path in self.models:
-            device = {"driver": "vfio-user-pci", "socket": {"path": str(path), "type": "unix"}}
+        for number, path in enumerate(self.models):
+            # Behind a root port of its own, so that it is a PCIe endpoint with a link.
+            line += ["-device", "pcie-root-port,id=port%d,chassis=%d,slot=%d" % (number, number + 1, number)]
+            device = {"driver": "vfio-user-pci", "socket": {"path": str(path), "type": "unix"},
+                      "bus": "port%d" % number}
             line += ["-device", json.dumps(device)]
         return self.image.program("qemu-system-x86_64") + line
 

@@ -122,6 +122,7 @@ impl ConfigSpace {
         self.put16(EXPRESS + 0x12, 3 | 16 << 4, 0); // Link Status: as wide and fast as can be.
         self.put32(EXPRESS + 0x24, 1 << 4 | 0xf, 0); // Device Capabilities 2: completion timeouts.
         self.put16(EXPRESS + 0x28, 0, 0x1f);
+        self.put32(EXPRESS + 0x2c, 0b111 << 1, 0); // Link Capabilities 2: 2.5, 5 and 8 GT/s.
         self.put16(EXPRESS + 0x30, 3, 0xf); // Link Control 2: target speed.
     }
 

@@ -32,6 +32,25 @@ pub struct Completion {
     pub syndrome: u8,
     /// Vendor syndrome of an error.
     pub vendor_syndrome: u8,
+    /// Of a received Ethernet frame.
+    pub ethernet: Option<EthernetInfo>,
+}
+
+/// What a CQE says of an Ethernet frame (PRM, CQE, responder fields of raw Ethernet).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct EthernetInfo {
+    /// Receive hash.
+    pub rx_hash: u32,
+    /// What it covers.
+    pub rx_hash_type: u8,
+    /// Ones' complement sum of the IP packet.
+    pub check_sum: u16,
+    /// Layers whose checks passed.
+    pub hds_ip_ext: u8,
+    /// Kinds of L3 and L4, and whether a VLAN tag was taken off.
+    pub l4_l3_hdr_type: u8,
+    /// The tag that was taken off.
+    pub vlan_info: u16,
 }
 
 impl Completion {
@@ -44,7 +63,17 @@ impl Completion {
             cqe[0x36] = self.vendor_syndrome;
             cqe[0x37] = self.syndrome;
         } else {
+            if let Some(frame) = &self.ethernet {
+                cqe[0x0c..0x10].copy_from_slice(&frame.rx_hash.to_be_bytes());
+                cqe[0x10] = frame.rx_hash_type;
+                cqe[0x14..0x16].copy_from_slice(&frame.check_sum.to_be_bytes());
+            }
             cqe[0x18..0x1c].copy_from_slice(&self.flags_rqpn.to_be_bytes());
+            if let Some(frame) = &self.ethernet {
+                cqe[0x1c] = frame.hds_ip_ext;
+                cqe[0x1d] = frame.l4_l3_hdr_type;
+                cqe[0x1e..0x20].copy_from_slice(&frame.vlan_info.to_be_bytes());
+            }
             cqe[0x24..0x28].copy_from_slice(&self.immediate.to_be_bytes());
             cqe[0x2c..0x30].copy_from_slice(&self.byte_cnt.to_be_bytes());
             cqe[0x30..0x38].copy_from_slice(&timestamp.to_be_bytes());

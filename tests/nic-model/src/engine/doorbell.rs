@@ -80,6 +80,15 @@ impl DataPlane {
     /// A send doorbell: only the QPN counts, the producer index is read from the record.
     fn send_doorbell(&mut self, uar: u32, qpn: u32) {
         self.counters.send_doorbells += 1;
+        if let Some(sq) = self.objects.sqs.get(qpn) {
+            if sq.uar_page == uar {
+                self.wake_sq(qpn);
+            } else {
+                let what = format_args!("SQ {qpn:#x} of UAR {:#x} rung in UAR {uar:#x}", sq.uar_page);
+                self.violations.note(Violation::ForeignUar, what);
+            }
+            return;
+        }
         let Some(qp) = self.objects.qps.get(qpn) else {
             self.violations
                 .note(Violation::UnknownObject, format_args!("doorbell of QP {qpn:#x}"));

@@ -12,7 +12,7 @@ use crate::wire::{self, Encap, Frame, Icrc, Ipv4, Ipv6, L3, RoceFrame, Udp, Vlan
 
 /// Most frames that wait to be sent: a QP's burst for each of many QPs. What exceeds it is dropped as a full
 /// switch would, and the transport sends it again.
-const MAX_QUEUED_FRAMES: usize = 64 * 1024;
+pub(super) const MAX_QUEUED_FRAMES: usize = 64 * 1024;
 
 impl Addresses {
     /// The headers before the BTH.
@@ -140,22 +140,37 @@ impl DataPlane {
         self.now = now;
         self.counters.frames_in += 1;
         self.counters.bytes_in += frame.len() as u64;
-        if !self.port.admin_up || !frame.dst_mac().is_some_and(|mac| self.is_own_mac(mac)) {
+        let Some(dst) = frame.dst_mac().filter(|_| self.port.admin_up) else {
+            self.counters.dropped_mac += 1;
+            return;
+        };
+        let own = self.is_own_mac(dst);
+        let ethernet = self.bus_master && self.ethernet_takes(dst);
+        if !own && !ethernet {
             self.counters.dropped_mac += 1;
             return;
         }
-        if !self.port.roce_enabled || !self.bus_master {
-            self.counters.dropped_not_roce += 1;
+        if !own || !self.port.roce_enabled || !self.bus_master {
+            self.receive_other(frame, ethernet);
             return;
         }
         match wire::parse(frame, self.icrc) {
             Ok(roce) => self.receive_roce(&roce),
-            Err(WireError::NotRoce { .. }) => self.counters.dropped_not_roce += 1,
+            Err(WireError::NotRoce { .. }) => self.receive_other(frame, ethernet),
             Err(WireError::Icrc { .. }) => self.counters.dropped_icrc += 1,
             Err(error) => {
                 self.counters.dropped_malformed += 1;
                 log::debug!("malformed RoCE frame dropped: {error}");
             }
+        }
+    }
+
+    /// A frame that no queue pair takes.
+    fn receive_other(&mut self, frame: &Frame, ethernet: bool) {
+        if ethernet {
+            self.receive_ethernet(frame);
+        } else {
+            self.counters.dropped_not_roce += 1;
         }
     }
 

@@ -465,6 +465,12 @@ impl Plane for DataPlane {
             ("umem", o.umems.len()),
             ("transport domain", o.transport_domains.len()),
             ("XRC domain", o.xrcds.len()),
+            ("SQ", o.sqs.len()),
+            ("RQ", o.rqs.len()),
+            ("TIS", o.tiss.len()),
+            ("TIR", o.tirs.len()),
+            ("RQT", o.rqts.len()),
+            ("flow table", o.flow_tables.len()),
         ]
     }
 

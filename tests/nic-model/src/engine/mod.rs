@@ -15,6 +15,7 @@ pub mod address;
 pub mod completion;
 pub mod counters;
 mod doorbell;
+pub mod ethernet;
 pub mod events;
 mod frames;
 pub mod interrupts;
@@ -32,6 +33,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use ferroce_firmware_iface::layouts::RoceAddrLayout;
 
 use crate::clock::Nanos;
+use crate::fw::plane_ethernet::Filter;
 use crate::host::{HostError, HostMemory};
 use crate::objects::{Limits, Objects, PageList};
 use crate::rc::types::{Event as RcEvent, QpCounters};
@@ -59,6 +61,8 @@ pub struct PortState {
     pub roce_enabled: bool,
     /// The wire is there.
     pub link_up: bool,
+    /// Foreign addresses whose frames are taken too.
+    pub filter: Filter,
 }
 
 /// The data plane of one function.
@@ -83,6 +87,10 @@ pub struct DataPlane {
     now: Nanos,
     /// QPs with something to do, each at most once ([`crate::objects::Qp::queued`]).
     run_queue: VecDeque<u32>,
+    /// SQs with something to do, each at most once.
+    sq_queue: VecDeque<u32>,
+    /// The flow table that received frames meet first.
+    flow_root: Option<u32>,
     /// Timers of QPs; an entry that is not the QP's latest is stale.
     timers: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// CQs that broke and whose QPs are not yet in error.
@@ -121,11 +129,14 @@ impl DataPlane {
                 admin_up: true,
                 roce_enabled: false,
                 link_up: true,
+                filter: Filter::default(),
             },
             gids: vec![None; usize::from(limits.gids)],
             limits,
             now: Nanos::ZERO,
             run_queue: VecDeque::new(),
+            sq_queue: VecDeque::new(),
+            flow_root: None,
             timers: BinaryHeap::new(),
             broken_cqs: Vec::new(),
             retired: QpCounters::default(),
@@ -162,6 +173,7 @@ impl DataPlane {
         self.port.l2_table.clear();
         self.port.roce_enabled = false;
         self.port.admin_up = true;
+        self.port.filter = Filter::default();
         self.bus_master = false;
         self.atomics_in_host_order = false;
     }
@@ -173,6 +185,8 @@ impl DataPlane {
         self.objects.clear();
         self.gids.iter_mut().for_each(|g| *g = None);
         self.run_queue.clear();
+        self.sq_queue.clear();
+        self.flow_root = None;
         self.timers.clear();
         self.broken_cqs.clear();
         self.outgoing.clear();

@@ -53,7 +53,7 @@ impl RecvSource<'_> {
     }
 }
 
-fn take_own(
+pub(super) fn take_own(
     ring: &mut RecvRing,
     buffer: &PageList,
     dbr: u64,

@@ -57,6 +57,7 @@ impl DataPlane {
             };
             self.turn(qpn);
         }
+        worked |= self.run_sqs();
         while let Some(cqn) = self.broken_cqs.pop() {
             self.fail_qps_of(cqn);
             worked = true;
@@ -66,7 +67,7 @@ impl DataPlane {
 
     /// When [`DataPlane::run`] is to be called again even if nothing arrives; `None`: never.
     pub fn next_timeout(&mut self) -> Option<Nanos> {
-        if !self.run_queue.is_empty() {
+        if !self.run_queue.is_empty() || !self.sq_queue.is_empty() {
             return Some(self.now);
         }
         while let Some(Reverse((at, qpn))) = self.timers.peek().copied() {

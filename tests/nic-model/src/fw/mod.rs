@@ -17,14 +17,17 @@
 mod caps;
 mod command;
 mod faults;
+mod flow;
 mod hca;
 mod mkey;
 mod pages;
 pub mod plane;
+pub mod plane_ethernet;
 mod qp;
 pub mod qp_transition;
 mod queue;
 mod queues;
+mod raw;
 mod refusal;
 mod regs;
 mod segment;

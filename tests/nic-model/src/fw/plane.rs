@@ -8,6 +8,7 @@ use ferroce_firmware_iface::layouts::{
     Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Srqc, Umem,
 };
 
+use super::plane_ethernet::EthernetPlane;
 use super::qp_transition::QpTransition;
 use crate::objects::{Buffer, ObjectError};
 
@@ -72,7 +73,7 @@ pub enum Event {
 /// [`ObjectError::NoSuch`] for objects it names that aren't there. All `destroy_*` and `dealloc_*` functions fail
 /// with [`ObjectError::NoSuch`] and, while others refer to the object, [`ObjectError::Busy`].
 #[allow(missing_docs)] // One function for each firmware command, under the command's name.
-pub trait Plane: HostDma {
+pub trait Plane: HostDma + EthernetPlane {
     fn alloc_uar(&mut self) -> Result<u32, ObjectError>;
     fn dealloc_uar(&mut self, uar: u32) -> Result<(), ObjectError>;
     fn alloc_pd(&mut self) -> Result<u32, ObjectError>;

@@ -6,7 +6,7 @@ use ferroce_firmware_iface::status::CommandStatus;
 use super::command::{Answer, Call, Outcome, at_most};
 use super::pages::{self, Kind};
 use super::refusal::{Refusal, syndrome};
-use super::{Env, Firmware, HcaState, caps, hca, mkey, qp, queues, regs, simple, srq, vport};
+use super::{Env, Firmware, HcaState, caps, flow, hca, mkey, qp, queues, raw, regs, simple, srq, vport};
 
 type Handler = fn(&mut Firmware, &mut Env<'_>, &Call<'_>) -> Outcome;
 
@@ -185,6 +185,41 @@ const TABLE: &[Entry] = &[
     entry(Opcode::DESTROY_UCTX, Initialized, Zero, simple::destroy_uctx),
     entry(Opcode::CREATE_UMEM, Initialized, Zero, simple::create_umem),
     entry(Opcode::DESTROY_UMEM, Initialized, Zero, simple::destroy_umem),
+    entry(Opcode::CREATE_SQ, Initialized, Zero, raw::create_sq),
+    entry(Opcode::MODIFY_SQ, Initialized, Zero, raw::modify_sq),
+    entry(Opcode::DESTROY_SQ, Initialized, Zero, raw::destroy_sq),
+    entry(Opcode::QUERY_SQ, Initialized, Zero, raw::query_sq),
+    entry(Opcode::CREATE_RQ, Initialized, Zero, raw::create_rq),
+    entry(Opcode::MODIFY_RQ, Initialized, Zero, raw::modify_rq),
+    entry(Opcode::DESTROY_RQ, Initialized, Zero, raw::destroy_rq),
+    entry(Opcode::QUERY_RQ, Initialized, Zero, raw::query_rq),
+    entry(Opcode::CREATE_TIS, Initialized, Zero, raw::create_tis),
+    entry(Opcode::MODIFY_TIS, Initialized, Zero, raw::modify_tis),
+    entry(Opcode::DESTROY_TIS, Initialized, Zero, raw::destroy_tis),
+    entry(Opcode::CREATE_TIR, Initialized, Zero, raw::create_tir),
+    entry(Opcode::MODIFY_TIR, Initialized, Zero, raw::modify_tir),
+    entry(Opcode::DESTROY_TIR, Initialized, Zero, raw::destroy_tir),
+    entry(Opcode::CREATE_RQT, Initialized, Zero, raw::create_rqt),
+    entry(Opcode::MODIFY_RQT, Initialized, Zero, raw::modify_rqt),
+    entry(Opcode::DESTROY_RQT, Initialized, Zero, raw::destroy_rqt),
+    entry(Opcode::SET_FLOW_TABLE_ROOT, Initialized, UpTo(1), flow::set_root),
+    entry(Opcode::CREATE_FLOW_TABLE, Initialized, Zero, flow::create_table),
+    entry(Opcode::DESTROY_FLOW_TABLE, Initialized, Zero, flow::destroy_table),
+    entry(Opcode::MODIFY_FLOW_TABLE, Initialized, Zero, flow::modify_table),
+    entry(Opcode::CREATE_FLOW_GROUP, Initialized, Zero, flow::create_group),
+    entry(Opcode::DESTROY_FLOW_GROUP, Initialized, Zero, flow::destroy_group),
+    entry(
+        Opcode::SET_FLOW_TABLE_ENTRY,
+        Initialized,
+        UpTo(1),
+        flow::set_entry,
+    ),
+    entry(
+        Opcode::DELETE_FLOW_TABLE_ENTRY,
+        Initialized,
+        Zero,
+        flow::delete_entry,
+    ),
 ];
 
 impl Firmware {

@@ -11,6 +11,7 @@ use ferroce_firmware_iface::status::CommandStatus;
 use zerocopy::IntoBytes;
 
 use super::command::{Call, Outcome, at_most, ok, output};
+use super::plane_ethernet::Filter;
 use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware};
 use crate::profile::{CapType, Profile};
@@ -64,6 +65,15 @@ impl Vport {
 
     pub(super) fn mac(&self) -> [u8; 6] {
         mac_bytes(self.context.permanent_address())
+    }
+
+    /// Which foreign frames the host wants. An entry of the unicast list is a MAC address in 8 bytes.
+    fn filter(&self) -> Filter {
+        let entries = self.lists[0].chunks_exact(8);
+        Filter {
+            promiscuous: self.context.promisc_uc() || self.context.promisc_all(),
+            unicast: entries.map(|e| [e[2], e[3], e[4], e[5], e[6], e[7]]).collect(),
+        }
     }
 }
 
@@ -151,6 +161,7 @@ pub(super) fn modify_context(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'
         set_list(fw, new, call)?;
     }
     let context = &mut fw.vport.context;
+    let filters = select.addresses_list() || select.promisc();
     if select.roce_en() {
         context.set_roce_en(new.roce_en());
         env.plane.set_roce_enabled(new.roce_en());
@@ -185,6 +196,9 @@ pub(super) fn modify_context(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'
     }
     if select.disable_uc_local_lb() {
         context.set_disable_uc_local_lb(new.disable_uc_local_lb());
+    }
+    if filters {
+        env.plane.set_filter(fw.vport.filter());
     }
     ok()
 }

@@ -4,8 +4,10 @@ pub mod buffer;
 pub mod cq;
 pub mod eq;
 pub mod error;
+pub mod flow;
 pub mod mkey;
 pub mod qp;
+pub mod raw;
 pub mod srq;
 pub mod table;
 pub mod uar;
@@ -97,6 +99,11 @@ pub struct QCounter {
     pub base: QueueCounters,
 }
 
+/// Number of the first SQ: above those of QPs.
+const FIRST_SQN: u32 = 0xc0_0000;
+/// Most Ethernet queues and flow tables of each kind.
+const MAX_RAW: u32 = 1 << 16;
+
 /// All tables.
 #[derive(Debug)]
 pub struct Objects {
@@ -122,6 +129,18 @@ pub struct Objects {
     pub xrcds: Table<()>,
     /// Q counter sets.
     pub q_counters: Table<QCounter>,
+    /// Ethernet send queues.
+    pub sqs: Table<raw::SendQueue>,
+    /// Ethernet receive queues.
+    pub rqs: Table<raw::ReceiveQueue>,
+    /// Transport interface send objects.
+    pub tiss: Table<raw::Tis>,
+    /// Transport interface receive objects.
+    pub tirs: Table<raw::Tir>,
+    /// Receive queue tables.
+    pub rqts: Table<raw::Rqt>,
+    /// Flow tables.
+    pub flow_tables: Table<flow::FlowTable>,
 }
 
 impl Objects {
@@ -139,6 +158,13 @@ impl Objects {
             transport_domains: Table::new(1, limits.max_domain),
             xrcds: Table::new(1, limits.max_domain),
             q_counters: Table::new(1, 255),
+            // Doorbells name an SQ where they would name a QP.
+            sqs: Table::new(FIRST_SQN, MAX_RAW),
+            rqs: Table::new(1, MAX_RAW),
+            tiss: Table::new(1, MAX_RAW),
+            tirs: Table::new(1, MAX_RAW),
+            rqts: Table::new(1, MAX_RAW),
+            flow_tables: Table::new(1, MAX_RAW),
         }
     }
 
@@ -155,5 +181,11 @@ impl Objects {
         self.transport_domains.clear();
         self.xrcds.clear();
         self.q_counters.clear();
+        self.sqs.clear();
+        self.rqs.clear();
+        self.tiss.clear();
+        self.tirs.clear();
+        self.rqts.clear();
+        self.flow_tables.clear();
     }
 }

@@ -2,7 +2,7 @@
 
 use ferroce_firmware_iface::layout::ValueTooWide;
 use ferroce_firmware_iface::layouts::{
-    AtomicCaps, CmdHcaCap, CmdHcaCap2, PerProtocolNetworkingOffloadCaps, RoceCap,
+    AtomicCaps, CmdHcaCap, CmdHcaCap2, FlowTableNicCap, PerProtocolNetworkingOffloadCaps, RoceCap,
 };
 
 use super::{CapType, Capabilities, FirmwareVersion, Profile};
@@ -63,13 +63,22 @@ impl Profile {
                 fits(c.set_wqe_inline_mode(2));
             },
         );
-        let flow_tables = Profile::connectx4();
-        if let Some(recorded) = flow_tables.capabilities.get(CapType::FLOW_TABLE) {
-            profile.capabilities.add_empty(CapType::FLOW_TABLE);
-            if let Some(ours) = profile.capabilities.get_mut(CapType::FLOW_TABLE) {
-                ours.clone_from(recorded);
-            }
-        }
+        profile
+            .capabilities
+            .edit(CapType::FLOW_TABLE, |c: &mut FlowTableNicCap| {
+                let receive = c.flow_table_properties_nic_receive_mut();
+                receive.set_ft_support(true);
+                receive.set_flow_modify_en(true);
+                receive.set_modify_root(true);
+                receive.set_identified_miss_table_mode(true);
+                receive.set_flow_table_modify(true);
+                fits(receive.set_log_max_ft_size(16));
+                // Linux 6.12 reaches 66.
+                receive.set_max_ft_level(0xff);
+                receive.set_log_max_ft_num(9);
+                receive.set_log_max_destination(8);
+                receive.set_log_max_flow(16);
+            });
         profile
     }
 
@@ -201,6 +210,7 @@ fn minimal_general(c: &mut CmdHcaCap) {
     fits(c.set_log_max_umem(16));
     c.set_cq_oi(true);
     c.set_vport_counters(true);
+    fits(c.set_max_qp_cnt(32));
 }
 
 fn later_general(c: &mut CmdHcaCap) {

@@ -4,6 +4,7 @@ use ferroce_firmware_iface::layouts::*;
 
 use super::super::{DmaFault, Event, HostDma, Plane, QpTransition};
 use super::TestHost;
+use crate::fw::plane_ethernet::EthernetPlane;
 use crate::objects::{Buffer, ObjectError, Table};
 use crate::profile::Profile;
 
@@ -74,6 +75,8 @@ impl HostDma for MockPlane {
         self.host.mapped(iova, len)
     }
 }
+
+impl EthernetPlane for MockPlane {}
 
 impl Plane for MockPlane {
     fn alloc_uar(&mut self) -> Result<u32, ObjectError> {
