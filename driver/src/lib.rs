@@ -32,6 +32,7 @@ mod fd;
 pub mod gid;
 mod hca;
 pub mod health;
+pub mod host;
 pub mod pages;
 pub mod port;
 pub mod reaper;

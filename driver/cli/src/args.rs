@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroce::function::FunctionAddress;
+use ferroce::function::{FunctionAddress, PciAddress};
+use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
 /// A kernel-bypass driver for RoCE NICs.
@@ -28,6 +29,14 @@ pub enum Command {
     Model(ModelArgs),
     /// Show what a NIC is and can.
     Info(InfoArgs),
+    /// List this machine's RoCE-capable functions, and what each lacks for this driver.
+    Devices(DevicesArgs),
+    /// Check what the driver needs, and say how to mend what is wrong. Exit status 1 when a check fails.
+    Doctor(DoctorArgs),
+    /// Give a function to vfio-pci, so that this driver can open it.
+    Bind(BindArgs),
+    /// Give a function back to the driver that it had before `bind`. Waits for processes that have it open.
+    Unbind(UnbindArgs),
 }
 
 /// How a wire misbehaves.
@@ -72,6 +81,16 @@ pub struct DemoArgs {
     /// How driver and models meet.
     #[arg(long, value_enum, default_value_t = Transport::InProcess)]
     pub transport: Transport,
+
+    /// Use this NIC (`0000:3b:00.0` or `vfio-user:PATH`) instead of a model. To be given twice, for two NICs that are
+    /// joined by a cable or a switch.
+    #[arg(
+        long = "device",
+        value_name = "DEV",
+        num_args = 1,
+        conflicts_with_all = ["transport", "profile", "pcap", "loss", "reorder", "duplicate", "corrupt"]
+    )]
+    pub devices: Vec<FunctionAddress>,
 
     /// Which kind of RoCE frames go over the wire.
     #[arg(long, value_enum, default_value_t = GidKind::RoceV2Ipv4)]
@@ -145,6 +164,73 @@ pub struct InfoArgs {
     /// Print one JSON object on standard output instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Where the machine is looked at.
+#[derive(Debug, Args)]
+pub struct HostArgs {
+    /// Look at the folders sys, dev, proc and run of this one, which imitates a machine.
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub root: Option<PathBuf>,
+
+    /// Print one JSON object on standard output instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl HostArgs {
+    /// The machine.
+    pub fn host(&self) -> Host {
+        self.root.as_deref().map_or_else(Host::new, Host::imitated)
+    }
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Where, and how it is printed.
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// The function to look at, such as `0000:3b:00.0`; without it, all.
+    #[arg(value_name = "ADDR")]
+    pub address: Option<PciAddress>,
+
+    /// Where, and how it is printed.
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Arguments of `bind`.
+#[derive(Debug, Args)]
+pub struct BindArgs {
+    /// The function, such as `0000:3b:00.0`.
+    #[arg(value_name = "ADDR")]
+    pub address: PciAddress,
+
+    /// Also when its network interface is up or has addresses.
+    #[arg(long)]
+    pub force: bool,
+
+    /// Where, and how it is printed.
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// Arguments of `unbind`.
+#[derive(Debug, Args)]
+pub struct UnbindArgs {
+    /// The function, such as `0000:3b:00.0`.
+    #[arg(value_name = "ADDR")]
+    pub address: PciAddress,
+
+    /// Where, and how it is printed.
+    #[command(flatten)]
+    pub host: HostArgs,
 }
 
 /// How driver and model meet.

@@ -28,6 +28,9 @@ pub enum CliError {
         /// Why not.
         source: Box<FunctionError>,
     },
+    /// A function of this machine.
+    #[error(transparent)]
+    Host(#[from] ferroce::host::HostError),
     /// A NIC that does not come up.
     #[error("can't bring up {device}")]
     Open {

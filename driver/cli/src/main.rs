@@ -1,7 +1,10 @@
 //! The `ferroce` command-line tool.
 
 mod args;
+mod bind;
 mod demo;
+mod devices;
+mod doctor;
 mod error;
 mod info;
 mod model;
@@ -25,6 +28,10 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Model(args) => model::run(&args),
+        Command::Devices(args) => devices::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Bind(args) => bind::bind(&args),
+        Command::Unbind(args) => bind::unbind(&args),
     };
     result.unwrap_or_else(|error: CliError| {
         eprintln!("ferroce: {}", chain(&error));

@@ -34,6 +34,7 @@ pub use error::{FunctionError, GoneReason};
 pub use in_process::InProcess;
 pub(crate) use owner::Owner;
 pub use vfio::Vfio;
+pub(crate) use vfio::{Roots, VFIO_DRIVERS, link_name};
 pub use vfio_user::VfioUser;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

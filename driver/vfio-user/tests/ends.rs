@@ -215,13 +215,37 @@ fn partial_unmap_is_refused_without_change() {
     client
         .dma_map(4 * mib, 4 * mib, true, true, Some((memory.as_fd(), 0)))
         .unwrap();
-    for (iova, len) in [(5 * mib, mib), (3 * mib, 6 * mib), (4 * mib, 0)] {
+    for (iova, len) in [(5 * mib, mib), (3 * mib, 2 * mib), (4 * mib, 0)] {
         let e = client.dma_unmap(iova, len).unwrap_err();
         assert!(matches!(e, ClientError::Refused { errno: 22, .. }), "{e}");
         assert_eq!(served.device.state.lock().unwrap().maps.len(), 1);
     }
     client.dma_unmap(4 * mib, 4 * mib).unwrap();
     assert!(served.device.state.lock().unwrap().maps.is_empty());
+}
+
+// As QEMU does when the guest's IOMMU driver frees a page table.
+#[test]
+fn pages_mapped_one_by_one_may_be_unmapped_at_once() {
+    let served = Served::new(1);
+    let client = served.connect();
+    let memory = memfd(0x4000, true);
+    for (iova, at) in [
+        (0x20_0000, 0),
+        (0x20_1000, 0x2000),
+        (0x3f_f000, 0x3000),
+        (0x40_0000, 0x1000),
+    ] {
+        client
+            .dma_map(iova, 0x1000, true, true, Some((memory.as_fd(), at)))
+            .unwrap();
+    }
+    client.dma_unmap(0x20_0000, 0x20_0000).unwrap();
+    let left: Vec<u64> = served.device.state.lock().unwrap().maps.keys().copied().collect();
+    assert_eq!(left, [0x40_0000]);
+    client
+        .dma_map(0x20_0000, 0x1000, true, true, Some((memory.as_fd(), 0x1000)))
+        .unwrap();
 }
 
 #[test]

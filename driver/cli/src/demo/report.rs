@@ -83,6 +83,7 @@ impl Report {
     pub fn new(args: &DemoArgs, nodes: &[Node; 2], bring_up: Duration, bytes: usize) -> Report {
         Report {
             transport: match args.transport {
+                _ if !args.devices.is_empty() => "given devices",
                 Transport::InProcess => "in-process",
                 Transport::VfioUser => "vfio-user",
             },

@@ -1,4 +1,4 @@
-//! The two NIC models of the demo: in this process, or in one of their own.
+//! The two NICs of the demo: models in this process or in one of their own, or NICs that are there already.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -13,8 +13,9 @@ use crate::args::{DemoArgs, Profile, Transport};
 use crate::error::CliError;
 use crate::model;
 
-/// The models, however they run.
+/// The NICs, however they run.
 pub enum Rig {
+    Given([FunctionAddress; 2]),
     InProcess(Box<Testbed>, Option<(PcapFile, PathBuf)>),
     VfioUser(ModelProcess),
 }
@@ -28,8 +29,14 @@ pub struct ModelProcess {
 }
 
 impl Rig {
-    /// Starts the models.
+    /// Starts the models, unless NICs are given.
     pub fn start(args: &DemoArgs) -> Result<Rig, CliError> {
+        if !args.devices.is_empty() {
+            let devices = args.devices.clone().try_into();
+            return devices
+                .map(Rig::Given)
+                .map_err(|_| CliError::Other("--device has to be given twice, for two NICs".to_string()));
+        }
         match args.transport {
             Transport::InProcess => {
                 let (testbed, pcap) = model::testbed(args.profile, &args.faults, args.pcap.as_deref())?;
@@ -53,13 +60,8 @@ impl Rig {
                 })?;
                 Ok(Arc::new(function))
             }
-            Rig::VfioUser(process) => {
-                let device = FunctionAddress::VfioUser(process.sockets[index].clone());
-                function::open(&device).map_err(|source| CliError::Function {
-                    device,
-                    source: Box::new(source),
-                })
-            }
+            Rig::VfioUser(process) => open(FunctionAddress::VfioUser(process.sockets[index].clone())),
+            Rig::Given(devices) => open(devices[index].clone()),
         }
     }
 
@@ -74,8 +76,16 @@ impl Rig {
                 }
             }
             Rig::VfioUser(process) => process.stop(),
+            Rig::Given(_) => Ok(()),
         }
     }
+}
+
+fn open(device: FunctionAddress) -> Result<Arc<dyn PciFunction>, CliError> {
+    function::open(&device).map_err(|source| CliError::Function {
+        device,
+        source: Box::new(source),
+    })
 }
 
 impl ModelProcess {

@@ -30,7 +30,8 @@ use crate::mmio::{BarAccess, MappedArea, Mmio};
 use info::RegionInfo;
 use iommu::Iommu;
 use msix::Msix;
-use sysfs::{Found, Roots};
+use sysfs::Found;
+pub(crate) use sysfs::{Roots, VFIO_DRIVERS, link_name};
 
 /// A function bound to vfio-pci, open.
 pub struct Vfio {

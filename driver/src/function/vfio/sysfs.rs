@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::{FunctionError, PciAddress};
 
 /// The drivers that give a function to VFIO: the general one, and that for mlx5 virtual functions that can migrate.
-const VFIO_DRIVERS: [&str; 2] = ["vfio-pci", "mlx5_vfio_pci"];
+pub const VFIO_DRIVERS: [&str; 2] = ["vfio-pci", "mlx5_vfio_pci"];
 /// Other drivers that don't keep a group from being viable, since they do no DMA.
 const HARMLESS_DRIVERS: [&str; 2] = ["pci-stub", "pcieport"];
 
@@ -105,7 +105,7 @@ impl Roots {
 }
 
 /// The last part of what a symbolic link points to; `None` where there is no link.
-fn link_name(link: &Path) -> Result<Option<String>, FunctionError> {
+pub fn link_name(link: &Path) -> Result<Option<String>, FunctionError> {
     match fs::read_link(link) {
         Ok(target) => Ok(target.file_name().map(|name| name.to_string_lossy().into_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

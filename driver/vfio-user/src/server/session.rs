@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::dma::{DmaTable, PAGE_SIZE, Unmap};
+use super::dma::{DmaTable, PAGE_SIZE};
 use super::messages::HostMessages;
 use super::{ServerOptions, UnsealedMemory, info};
 use crate::channel::Channel;
@@ -425,7 +425,7 @@ impl Session {
         let (iova, len, flags) = (unmap.address.get(), unmap.size.get(), unmap.flags.get());
         match flags {
             0 => {
-                if self.maps.find(iova, len)? == Unmap::Whole {
+                for (iova, len) in self.maps.covered(iova, len)? {
                     self.device.dma_unmap(iova, len)?;
                     self.maps.remove(iova);
                 }

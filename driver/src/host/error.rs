@@ -1,0 +1,132 @@
+//! What can go wrong with a function on this machine, in words that say what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::function::FunctionError;
+
+/// A function can't be looked at, bound or unbound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// There is nothing at the address.
+    #[error("no PCI device {address}; `ferroce devices` lists the NICs of this machine")]
+    NoSuchDevice {
+        /// The address.
+        address: String,
+    },
+    /// What is there is no NIC of the family.
+    #[error(
+        "{address} ({vendor:04x}:{device:04x}) is not a NIC that ferroce drives; `ferroce devices` lists those of this \
+         machine"
+    )]
+    NotSupported {
+        /// The address.
+        address: String,
+        /// PCI vendor id.
+        vendor: u16,
+        /// PCI device id.
+        device: u16,
+    },
+    /// It is not behind an IOMMU.
+    #[error(
+        "{address} has no IOMMU group, so vfio-pci can't have it: enable the IOMMU in the firmware set-up (VT-d, \
+         AMD-Vi, SMMU) and, on Intel, boot with intel_iommu=on"
+    )]
+    NoIommu {
+        /// The address.
+        address: String,
+    },
+    /// The kernel has no vfio-pci.
+    #[error("the driver vfio-pci is not there: load it (`modprobe vfio-pci`) and try again")]
+    NoVfioPci,
+    /// Somebody uses its network interface.
+    #[error(
+        "{address} carries the network interface {netdev}, which {}: take it down and its addresses away (`ip link set \
+         {netdev} down; ip addr flush dev {netdev}`), or say --force",
+        what.join(" and ")
+    )]
+    NetdevInUse {
+        /// The address.
+        address: String,
+        /// The interface.
+        netdev: String,
+        /// What is in the way: that it is up, that it has addresses.
+        what: Vec<String>,
+    },
+    /// The kernel did not do as it was told.
+    #[error(
+        "{address} went to {} instead of {}: {hint}",
+        driver_name(found),
+        driver_name(wanted)
+    )]
+    NotBound {
+        /// The address.
+        address: String,
+        /// The driver it should have.
+        wanted: Option<String>,
+        /// The driver it has.
+        found: Option<String>,
+        /// Where to look.
+        hint: &'static str,
+    },
+    /// This user may not change that.
+    #[error("no permission to write {}: run as root (`sudo ferroce ...`)", path.display())]
+    Permission {
+        /// The attribute.
+        path: PathBuf,
+    },
+    /// A write that the kernel refused.
+    #[error("writing {text:?} to {} failed{}", path.display(), busy_hint(source))]
+    Write {
+        /// The attribute.
+        path: PathBuf,
+        /// What was written.
+        text: String,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of this machine.
+    #[error("{what} {} failed", path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something about the function itself.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+}
+
+impl HostError {
+    pub(super) fn write(path: &Path, text: &str, source: io::Error) -> HostError {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => HostError::Permission { path },
+            _ => HostError::Write {
+                path,
+                text: text.to_owned(),
+                source,
+            },
+        }
+    }
+}
+
+fn driver_name(driver: &Option<String>) -> &str {
+    driver.as_deref().unwrap_or("no driver")
+}
+
+fn busy_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::ResourceBusy => {
+            "; the driver is busy with it: end what uses it (`rdma resource show`, `ip link`) and try again"
+        }
+        io::ErrorKind::NotFound => "; the kernel knows no such device or attribute",
+        _ => "",
+    }
+}
