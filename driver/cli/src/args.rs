@@ -7,6 +7,8 @@ use ferroce::function::{FunctionAddress, PciAddress};
 use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
+use crate::exercise::Step;
+
 /// A kernel-bypass driver for RoCE NICs.
 #[derive(Debug, Parser)]
 #[command(name = "ferroce", version, about, max_term_width = 110)]
@@ -37,6 +39,9 @@ pub enum Command {
     Bind(BindArgs),
     /// Give a function back to the driver that it had before `bind`. Waits for processes that have it open.
     Unbind(UnbindArgs),
+    /// Hold a NIC and do one step after the other, for tests.
+    #[command(hide = true)]
+    Exercise(ExerciseArgs),
 }
 
 /// How a wire misbehaves.
@@ -219,6 +224,22 @@ pub struct BindArgs {
     /// Where, and how it is printed.
     #[command(flatten)]
     pub host: HostArgs,
+}
+
+/// Arguments of `exercise`.
+#[derive(Debug, Args)]
+pub struct ExerciseArgs {
+    /// The NIC.
+    #[arg(value_name = "DEV")]
+    pub device: FunctionAddress,
+
+    /// What to do.
+    #[arg(value_name = "STEP", required = true)]
+    pub steps: Vec<Step>,
+
+    /// Give firmware huge pages.
+    #[arg(long)]
+    pub huge_firmware_pages: bool,
 }
 
 /// Arguments of `unbind`.

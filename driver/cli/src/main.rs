@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod error;
+mod exercise;
 mod info;
 mod model;
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Bind(args) => bind::bind(&args),
+        Command::Exercise(args) => exercise::run(&args),
         Command::Unbind(args) => bind::unbind(&args),
     };
     result.unwrap_or_else(|error: CliError| {

@@ -285,6 +285,7 @@ impl DmaSpace {
             self.give_iova(state, iova, len);
             return Err(map_error(error));
         }
+        log::trace!("{}: DMA map {iova:#x} + {len:#x}", self.function.address());
         state.mappings += 1;
         state.mapped_bytes += len;
         Ok(iova)
@@ -295,6 +296,7 @@ impl DmaSpace {
         self.function.dma_unmap(iova, len).inspect_err(|error| {
             log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
         })?;
+        log::trace!("{}: DMA unmap {iova:#x} + {len:#x}", self.function.address());
         state.mappings -= 1;
         state.mapped_bytes -= len;
         self.give_iova(state, iova, len);

@@ -212,6 +212,7 @@ impl HostMemory {
                 self.counters.maps += 1;
                 self.counters.mapped_bytes += info.len;
                 self.counters.peak_maps = self.counters.peak_maps.max(self.regions.len() as u64);
+                log::trace!("DMA map {:#x} + {:#x}", info.iova, info.len);
                 self.record(MapEvent::Mapped(info));
                 Ok(())
             }
@@ -270,6 +271,7 @@ impl HostMemory {
             self.regions.remove(&iova);
             *self.last.get_mut() = None;
             region.kill();
+            log::trace!("DMA unmap {iova:#x} + {len:#x}");
             self.counters.unmaps += 1;
             self.counters.mapped_bytes -= len;
             self.record(MapEvent::Unmapped(info_of(&region)));
@@ -295,6 +297,7 @@ impl HostMemory {
             region.kill();
             self.counters.unmaps += 1;
         }
+        log::trace!("DMA maps all gone");
         self.counters.mapped_bytes = 0;
         self.files.clear();
         self.record(MapEvent::Cleared);
