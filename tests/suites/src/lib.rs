@@ -10,3 +10,4 @@ pub mod pair;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+pub mod traffic;
