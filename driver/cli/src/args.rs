@@ -130,7 +130,7 @@ pub struct ModelArgs {
     pub socket: Vec<PathBuf>,
 
     /// MAC address of the first NIC; a second one has the next.
-    #[arg(long, value_name = "MAC", default_value = "02:fe:44:0c:e0:01")]
+    #[arg(long, value_name = "MAC", default_value = "02:fe:44:0c:e0:01", value_parser = own_mac)]
     pub mac: MacAddress,
 
     /// Which NIC it is.
@@ -328,6 +328,20 @@ fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
+/// What a port can have: no group address, not zero.
+fn own_mac(text: &str) -> Result<MacAddress, String> {
+    let mac: MacAddress = text
+        .parse()
+        .map_err(|e: <MacAddress as std::str::FromStr>::Err| e.to_string())?;
+    if mac.0[0] & 1 != 0 {
+        return Err("a multicast address; a NIC's own has an even first byte".to_string());
+    }
+    if mac.0 == [0; 6] {
+        return Err("all zeros is no NIC's address".to_string());
+    }
+    Ok(mac)
+}
+
 fn path_mtu(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
@@ -398,5 +412,8 @@ mod tests {
         assert!(fraction("1.5").is_err());
         assert!(fraction("nan").is_err());
         assert!(path_mtu("1500").is_err());
+        assert!(own_mac("02:00:00:00:00:01").is_ok());
+        assert!(own_mac("03:00:00:00:00:01").is_err());
+        assert!(own_mac("00:00:00:00:00:00").is_err());
     }
 }

@@ -5,9 +5,9 @@
 pub mod fake;
 pub mod nics;
 pub mod pair;
+pub mod traffic;
 
 /// The code in the README compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
-pub mod traffic;

@@ -5,8 +5,9 @@ mod report;
 mod rig;
 mod traffic;
 
-use std::fs;
-use std::io::IsTerminal;
+use std::fs::{self, File};
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -24,6 +25,8 @@ use crate::error::CliError;
 pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
     let started = Instant::now();
     let content = content(args)?;
+    // Opened first: a copy that can't be kept is said before anything is transferred.
+    let out = args.out.as_deref().map(open_out).transpose()?;
     let rig = Rig::start(args)?;
     let nodes = [Node::open(&rig, 0)?, Node::open(&rig, 1)?];
     let bring_up = started.elapsed();
@@ -43,8 +46,9 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
     report.check("file read back", hash(&content) == hash(&read_back));
     report.sha256 = hash(&content);
     report.counters(traffic.counters()?);
-    if let Some(path) = &args.out {
-        fs::write(path, &received).map_err(CliError::file("can't write", path))?;
+    if let (Some(mut file), Some(path)) = (out, &args.out) {
+        let written = file.set_len(0).and_then(|()| file.write_all(&received));
+        written.map_err(CliError::file("can't write", path))?;
     }
     traffic.close()?;
     for node in nodes {
@@ -70,6 +74,13 @@ fn content(args: &DemoArgs) -> Result<Vec<u8>, CliError> {
             Ok(bytes)
         }
     }
+}
+
+/// What was in the file stays until there is something to put in its place.
+fn open_out(path: &Path) -> Result<File, CliError> {
+    let mut options = File::options();
+    let opened = options.write(true).create(true).truncate(false).open(path);
+    opened.map_err(CliError::file("can't write", path))
 }
 
 fn hash(bytes: &[u8]) -> String {

@@ -113,12 +113,18 @@ pub enum ServerError {
         /// The path.
         path: PathBuf,
     },
+    /// The path does not fit in a socket address.
+    #[error("the path {} is longer than the 107 bytes of a unix socket address", .path.display())]
+    PathTooLong {
+        /// The path.
+        path: PathBuf,
+    },
     /// The socket could not be made.
     #[error("can't listen on {}", .path.display())]
     Bind {
         /// The path.
         path: PathBuf,
-        /// What the system said (a path of more than 107 bytes is "invalid input").
+        /// What the system said.
         #[source]
         source: io::Error,
     },
@@ -132,6 +138,9 @@ pub enum ServerError {
         source: io::Error,
     },
 }
+
+/// Bytes of a path in a socket address, without the one that ends it.
+const LONGEST_PATH: usize = 107;
 
 /// Ends a server from another thread or from a signal handler's thread. Clones stop the same servers.
 #[derive(Debug, Clone)]
@@ -184,7 +193,7 @@ impl Server {
     /// Listens on `path` with the default options. A socket file that a dead server left there is replaced.
     ///
     /// # Errors
-    /// [`ServerError::InUse`], [`ServerError::NotASocket`], [`ServerError::Bind`].
+    /// [`ServerError::InUse`], [`ServerError::NotASocket`], [`ServerError::PathTooLong`], [`ServerError::Bind`].
     pub fn bind(path: impl AsRef<Path>) -> Result<Server, ServerError> {
         Server::bind_with(path, ServerOptions::default())
     }
@@ -197,6 +206,9 @@ impl Server {
         let path = path.as_ref().to_path_buf();
         options.max_dma_maps = options.max_dma_maps.clamp(1, MAX_DMA_MAPS);
         options.max_data_xfer_size = options.max_data_xfer_size.clamp(8, MAX_DATA_XFER);
+        if path.as_os_str().len() > LONGEST_PATH {
+            return Err(ServerError::PathTooLong { path });
+        }
         clear_stale(&path)?;
         let bind = || -> io::Result<UnixListener> {
             let listener = UnixListener::bind(&path)?;
