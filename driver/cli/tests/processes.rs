@@ -1,0 +1,257 @@
+//! Driver and models in processes of their own, over vfio-user: random operations, and either of them killed.
+
+mod common;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use common::{Model, PATIENCE, open, output, wait};
+use ferroce::verbs::{Cq, CqConfig, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, WaitError};
+use ferroce_suites::pair::{Side, connect};
+use ferroce_suites::traffic::{self, Random};
+
+const KILLED: &str = "FERROCE_TEST_SOCKETS";
+
+fn sides(model: &Model, config: &QpConfig) -> [Side; 2] {
+    let [mut a, mut b] = [0, 1].map(|index| Side::on(model.open(index), config));
+    connect((&mut a.qp, &a.context), (&mut b.qp, &b.context), |_, rts| {
+        // 8 ms, so that a lost packet costs little time.
+        rts.timeout = 11;
+    });
+    [a, b]
+}
+
+fn exchange(sides: &mut [Side; 2], seed: u64, count: usize) -> traffic::Done {
+    let deadline = Instant::now() + PATIENCE;
+    let [a, b] = sides;
+    traffic::run([a, b], seed, count, |moved| {
+        assert!(Instant::now() < deadline, "seed {seed:#x} hangs");
+        if !moved {
+            std::thread::yield_now();
+        }
+    })
+}
+
+#[test]
+fn t08_random_operations_over_vfio_user_between_processes() {
+    for (n, wire) in [
+        &[][..],
+        &["--loss", "0.02"],
+        &[
+            "--loss",
+            "0.01",
+            "--duplicate",
+            "0.02",
+            "--reorder",
+            "0.02",
+            "--corrupt",
+            "0.01",
+        ],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let seed = 0xc0de + n as u64;
+        println!("seed {seed:#x} {wire:?}");
+        let text = seed.to_string();
+        let args: Vec<&str> = wire.iter().copied().chain(["--seed", &text]).collect();
+        let model = Model::start(&args);
+        let mut sides = sides(&model, &traffic::config());
+        let done = exchange(&mut sides, seed, 400);
+        assert_eq!(done.requests, 800);
+        close(sides);
+    }
+}
+
+/// In order; what was only dropped would be destroyed in the background.
+fn close(sides: [Side; 2]) {
+    for side in sides {
+        let Side {
+            qp,
+            poller,
+            cq,
+            mr,
+            pd,
+            context,
+        } = side;
+        qp.destroy().unwrap();
+        drop((poller, cq, mr, pd));
+        let report = context.close().expect("an orderly end");
+        assert_eq!((report.pages_lost, report.objects_failed), (0, 0), "{report:?}");
+    }
+}
+
+#[test]
+fn a_killed_model_is_told_and_nothing_hangs() {
+    let mut model = Model::start(&[]);
+    let mut pair = sides(&model, &traffic::config());
+    exchange(&mut pair, 1, 50);
+    let [a, b] = &mut pair;
+    let wr = RecvWr { wr_id: 1, sges: &[] };
+    a.qp.post_recv_list(&[wr]).unwrap();
+    model.child.kill().unwrap();
+    model.child.wait().unwrap();
+
+    let started = Instant::now();
+    // Waiting ends with the reason.
+    let error = a.poller.wait(started + PATIENCE).unwrap_err();
+    assert!(!matches!(error, WaitError::Deadline { .. }), "{error}");
+    let gone = |what: &str, text: String| {
+        assert!(
+            text.contains("gone") || text.contains("hung up"),
+            "{what}: {text}"
+        );
+    };
+    gone("wait", chain(&error));
+    let small = QpConfig {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        ..QpConfig::default()
+    };
+    // Whatever is asked of firmware fails at once; the fast path goes nowhere, without harm.
+    gone(
+        "create",
+        chain(&Qp::create(&a.pd, &a.cq, &a.cq, &small).unwrap_err()),
+    );
+    gone(
+        "create",
+        chain(&Cq::create(&a.context, CqConfig::new(10)).unwrap_err()),
+    );
+    gone("modify", chain(&a.qp.modify_to_err().unwrap_err()));
+    gone("query", chain(&a.qp.query().unwrap_err()));
+    gone("port", chain(&a.context.port_attributes().unwrap_err()));
+    let op = SendOp::Send {
+        data: Payload::Inline(b"into the void"),
+        imm: None,
+    };
+    let flags = SendFlags::SIGNALED;
+    b.qp.post_send_list(&[SendWr { wr_id: 1, op, flags }]).unwrap();
+    let error = b.poller.wait(Instant::now() + PATIENCE).unwrap_err();
+    gone("wait", chain(&error));
+    assert!(a.context.failure().is_some() || a.context.function().gone().is_some());
+    a.mr.write(0, b"memory is still ours").unwrap();
+    for side in pair {
+        let Side {
+            qp,
+            poller,
+            cq,
+            mr,
+            pd,
+            context,
+        } = side;
+        let error = qp.destroy().unwrap_err();
+        gone("destroy", chain(&error));
+        drop((poller, cq, mr, pd));
+        // Everything goes, by whatever way.
+        if let Err(error) = context.close() {
+            gone("close", chain(&error));
+        }
+    }
+    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
+    // The next one starts at the same paths.
+    drop(model);
+    let model = Model::start(&[]);
+    exchange(&mut sides(&model, &traffic::config()), 2, 20);
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}
+
+/// In a process of its own, started by the test below: keeps 100 queue pairs busy until it is killed.
+#[test]
+fn helper_that_is_killed() {
+    let Ok(sockets) = std::env::var(KILLED) else {
+        return;
+    };
+    let sockets: Vec<_> = sockets.split(',').map(std::path::PathBuf::from).collect();
+    let [a, b] = [0, 1].map(|index| Side::on(open(&sockets[index], index), &QpConfig::default()));
+    let config = QpConfig {
+        max_send_wr: 16,
+        max_recv_wr: 1,
+        ..QpConfig::default()
+    };
+    let queue = |side: &Side| Cq::create(&side.context, CqConfig::new(100 * 17)).unwrap();
+    let ((a_cq, mut poller), (b_cq, _b_poller)) = (queue(&a), queue(&b));
+    let mut pairs = Vec::new();
+    for _ in 0..100 {
+        let mut from = Qp::create(&a.pd, &a_cq, &a_cq, &config).unwrap();
+        let mut to = Qp::create(&b.pd, &b_cq, &b_cq, &config).unwrap();
+        connect((&mut from, &a.context), (&mut to, &b.context), |_, _| ());
+        pairs.push((from, to));
+    }
+    let sge = [a.mr.sge(0..64 << 10).unwrap()];
+    let op = SendOp::Write {
+        data: Payload::Gather(&sge),
+        remote: b.mr.remote(0),
+        imm: None,
+    };
+    let flags = SendFlags::SIGNALED;
+    println!("busy");
+    loop {
+        for (qp, _) in &mut pairs {
+            while qp.post_send(&SendWr { wr_id: 0, op, flags }).is_ok() {}
+            qp.ring_send();
+        }
+        poller.poll(1000, |wc| assert!(wc.is_ok())).unwrap();
+    }
+}
+
+#[test]
+fn v01_v08_a_killed_driver_leaves_a_nic_that_the_next_one_can_use() {
+    let mut model = Model::start(&[]);
+    let mut random = Random::new(5);
+    for round in 0..8 {
+        let sockets = model.sockets.each_ref().map(|path| path.display().to_string());
+        let mut driver = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper_that_is_killed", "--nocapture"])
+            .env(KILLED, sockets.join(","))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = String::new();
+        let out = driver.stdout.as_mut().unwrap();
+        while !lines.contains("busy\n") {
+            let mut byte = [0];
+            assert_eq!(
+                std::io::Read::read(out, &mut byte).unwrap(),
+                1,
+                "it said {lines:?}"
+            );
+            lines.push(char::from(byte[0]));
+        }
+        // Somewhere in the middle of its work.
+        for _ in 0..random.below(200_000) {
+            std::hint::spin_loop();
+        }
+        driver.kill().unwrap();
+        wait(&mut driver).expect("it ends");
+        output(&mut driver);
+        // At once; the server may not have noticed yet that its client is gone.
+        let deadline = Instant::now() + PATIENCE;
+        let function = |index: usize| loop {
+            let address = ferroce::function::FunctionAddress::VfioUser(model.sockets[index].clone());
+            match ferroce::function::open(&address) {
+                Ok(function) => break function,
+                Err(error) if Instant::now() < deadline => {
+                    assert!(chain(&error).contains("in use"), "{error}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        drop([function(0), function(1)]);
+        let mut pair = sides(&model, &traffic::config());
+        exchange(&mut pair, 0xdead + round, 60);
+        close(pair);
+        assert_eq!(model.child.try_wait().unwrap(), None, "the model lives");
+    }
+}
