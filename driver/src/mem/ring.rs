@@ -1,6 +1,7 @@
 //! A queue in DMA memory: entries of one size, found by a free-running index.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -148,6 +149,25 @@ impl<const STRIDE: usize> DmaRing<STRIDE> {
         }
     }
 
+    /// The entry that `index` means, to be read by several accesses: its place is found once.
+    #[inline(always)]
+    pub fn entry(&self, index: u32) -> RingEntry<'_, STRIDE> {
+        RingEntry {
+            at: self.at::<0, 0>(index),
+            ring: PhantomData,
+        }
+    }
+
+    /// The entries from the one that `index` means on, to be written; where the ring ends it goes on at the start.
+    #[inline(always)]
+    pub fn run(&mut self, index: u32) -> RingRun<'_, STRIDE> {
+        RingRun {
+            first: self.at::<0, 0>(index),
+            index,
+            ring: self,
+        }
+    }
+
     /// The address of `WIDTH` bytes at `OFFSET` of the entry that `index` means.
     #[inline(always)]
     fn at<const OFFSET: usize, const WIDTH: usize>(&self, index: u32) -> *mut u8 {
@@ -155,5 +175,82 @@ impl<const STRIDE: usize> DmaRing<STRIDE> {
         let entry = (index & self.mask) as usize * STRIDE;
         // SAFETY: the entry is one of the ring's, all of which lie within the buffer (`new`); OFFSET is within it.
         unsafe { self.base.as_ptr().add(entry + OFFSET) }
+    }
+}
+
+/// One entry of a ring, for reading.
+pub struct RingEntry<'a, const STRIDE: usize> {
+    /// Of an entry of the ring, so followed by `STRIDE` bytes of its buffer.
+    at: *mut u8,
+    ring: PhantomData<&'a DmaRing<STRIDE>>,
+}
+
+impl<const STRIDE: usize> RingEntry<'_, STRIDE> {
+    /// Reads the byte at `OFFSET`.
+    #[inline(always)]
+    pub fn load_u8<const OFFSET: usize>(&self) -> u8 {
+        // SAFETY: `field` gives an address of 1 byte within the buffer, which the ring keeps.
+        unsafe { AtomicU8::from_ptr(self.field::<OFFSET, 1>()) }.load(Relaxed)
+    }
+
+    /// Reads the big-endian word of 32 bits at `OFFSET`.
+    #[inline(always)]
+    pub fn load_be32<const OFFSET: usize>(&self) -> u32 {
+        // SAFETY: as in `load_u8`, of 4 bytes, aligned.
+        u32::from_be(unsafe { AtomicU32::from_ptr(self.field::<OFFSET, 4>().cast()) }.load(Relaxed))
+    }
+
+    /// Reads the big-endian word of 64 bits at `OFFSET`.
+    #[inline(always)]
+    pub fn load_be64<const OFFSET: usize>(&self) -> u64 {
+        // SAFETY: as in `load_u8`, of 8 bytes, aligned.
+        u64::from_be(unsafe { AtomicU64::from_ptr(self.field::<OFFSET, 8>().cast()) }.load(Relaxed))
+    }
+
+    #[inline(always)]
+    fn field<const OFFSET: usize, const WIDTH: usize>(&self) -> *mut u8 {
+        const { assert!(OFFSET + WIDTH <= STRIDE && OFFSET.is_multiple_of(WIDTH)) };
+        // SAFETY: OFFSET is within the entry.
+        unsafe { self.at.add(OFFSET) }
+    }
+}
+
+/// Consecutive entries of a ring, for writing.
+pub struct RingRun<'a, const STRIDE: usize> {
+    /// Of the entry that `index` means, so followed by `STRIDE` bytes of the ring's buffer.
+    first: *mut u8,
+    index: u32,
+    ring: &'a mut DmaRing<STRIDE>,
+}
+
+impl<const STRIDE: usize> RingRun<'_, STRIDE> {
+    /// Copies `bytes`, a multiple of 8, to `OFFSET` of the first entry.
+    #[inline(always)]
+    pub fn store<const OFFSET: usize, const LEN: usize>(&mut self, bytes: &[u8; LEN]) {
+        const { assert!(LEN.is_multiple_of(8) && OFFSET.is_multiple_of(8) && OFFSET + LEN <= STRIDE) };
+        // SAFETY: OFFSET + LEN bytes of the entry lie within the buffer, aligned to 8, as checked when compiled.
+        unsafe { store_words(self.first.add(OFFSET), bytes) }
+    }
+
+    /// Copies `bytes` (a multiple of 8, and a divisor of the entry's size) to the `part`th piece of that size, counted
+    /// from the start of the first entry on.
+    #[inline(always)]
+    pub fn store_part<const LEN: usize>(&mut self, part: u32, bytes: &[u8; LEN]) {
+        const { assert!(LEN.is_multiple_of(8) && STRIDE.is_multiple_of(LEN)) };
+        let parts = const { (STRIDE / LEN) as u32 };
+        let index = self.index.wrapping_add(part / parts);
+        let to = self.ring.at::<0, 0>(index);
+        // SAFETY: the part is one of the entry's, which lies within the buffer.
+        unsafe { store_words(to.add((part % parts) as usize * LEN), bytes) }
+    }
+}
+
+/// # Safety
+/// `to` must be aligned to 8 and valid for atomic writes of `LEN` bytes, a multiple of 8.
+#[inline(always)]
+unsafe fn store_words<const LEN: usize>(to: *mut u8, bytes: &[u8; LEN]) {
+    for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+        // SAFETY: the caller vouches for all words.
+        unsafe { AtomicU64::from_ptr(to.add(i * 8).cast()) }.store(u64::from_ne_bytes(*word), Relaxed);
     }
 }

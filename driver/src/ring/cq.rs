@@ -21,8 +21,10 @@ use crate::mmio::Doorbell;
 
 /// Bytes of a CQE.
 pub(crate) const CQE_BYTES: u32 = cqe::BYTES as u32;
-/// User index and immediate data.
-const INDEX_IMM: usize = offset_of!(Cqe64, srqn_uidx);
+/// User index.
+const USER_INDEX: usize = offset_of!(Cqe64, srqn_uidx);
+/// Immediate data.
+const IMMEDIATE: usize = USER_INDEX + 4;
 /// Byte count.
 const BYTE_CNT: usize = offset_of!(Cqe64, byte_cnt);
 /// Send opcode and QPN, WQE counter, signature, opcode and ownership.
@@ -85,6 +87,8 @@ pub(crate) enum Next<T> {
 #[derive(Debug)]
 pub(crate) struct CqRing<T> {
     mem: DmaRing<64>,
+    /// `mem.entries()`: the bit of an index that tells odd laps from even ones.
+    lap_bit: u32,
     /// Next entry to look at, modulo 2^32.
     ci: u32,
     record: DmaRing<8>,
@@ -110,6 +114,7 @@ impl<T> CqRing<T> {
     /// A consumer over `mem`, all of whose entries are the device's.
     pub(crate) fn new(mem: DmaRing<64>, record: DmaRing<8>, doorbell: Doorbell, cqn: u32) -> CqRing<T> {
         CqRing {
+            lap_bit: mem.entries(),
             mem,
             ci: 0,
             record,
@@ -131,41 +136,87 @@ impl<T> CqRing<T> {
         self.ci
     }
 
-    /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
+    /// The next CQE, if it is that of a usual request that succeeded; then no buffer comes with it. `None` says nothing
+    /// of the others, which [`CqRing::next`] knows, and leaves them there.
     #[inline(always)]
+    pub(crate) fn next_usual(&mut self) -> Option<RawWc<T>> {
+        let at = self.ci;
+        let entry = self.mem.entry(at);
+        let op_own = entry.load_u8::<OP_OWN_OFFSET>();
+        if (op_own & 1 != 0) != (at & self.lap_bit != 0) {
+            return None;
+        }
+        barrier::after_ownership();
+        let queues = self
+            .queues
+            .get_mut(entry.load_be32::<USER_INDEX>() & INDEX_MASK)?;
+        if queues.filter != Filter::None {
+            return None;
+        }
+        let cqe = Cqe {
+            last: entry.load_be64::<LAST>(),
+        };
+        let opcode = Cqe64::opcode(op_own);
+        let (wr_id, kind, imm) = if opcode == opcode::REQ {
+            let wr_id = queues.sq.as_mut()?.release_usual_at(cqe.wqe_index().into())?;
+            (wr_id, Kind::Send(cqe.send_opcode()), 0)
+        } else {
+            let kind = recv_kind(opcode)?;
+            let wr_id = queues.rq.as_mut()?.release_usual_next()?;
+            (wr_id, kind, entry.load_be32::<IMMEDIATE>())
+        };
+        let byte_len = entry.load_be32::<BYTE_CNT>();
+        self.ci = at.wrapping_add(1);
+        Some(RawWc {
+            wr_id,
+            qpn: queues.qpn,
+            byte_len,
+            imm,
+            wqe_index: cqe.wqe_index(),
+            kind,
+            syndrome: 0,
+            vendor_syndrome: 0,
+            buffer: None,
+        })
+    }
+
+    /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
     pub(crate) fn next(&mut self) -> Next<T> {
-        if !is_written(&self.mem, self.ci) {
+        let at = self.ci;
+        if !is_written(&self.mem, at) {
             return Next::Empty;
         }
         barrier::after_ownership();
-        let index_imm = self.mem.load_be64::<INDEX_IMM>(self.ci);
-        let last = self.mem.load_be64::<LAST>(self.ci);
-        let Some(entry) = self.queues.get_mut((index_imm >> 32) as u32 & INDEX_MASK) else {
+        let key = self.mem.load_be32::<USER_INDEX>(at) & INDEX_MASK;
+        let Some(entry) = self.queues.get_mut(key) else {
             return Next::Unknown;
         };
-        let byte_len = self.mem.load_be32::<BYTE_CNT>(self.ci);
-        let at = self.ci;
         self.ci = at.wrapping_add(1);
-        if entry.filter != Filter::None && is_filtered(entry.filter, at) {
+        if is_filtered(entry.filter, at) {
             return Next::Dropped;
         }
         let cqe = Cqe {
-            imm: index_imm as u32,
-            byte_len,
-            last,
+            last: self.mem.load_be64::<LAST>(at),
         };
-        let next = match Cqe64::opcode(last as u8) {
-            opcode::REQ => cqe.finish(entry, Kind::Send((last >> 56) as u8)),
-            opcode::RESP_WR_IMM => cqe.finish(entry, Kind::RecvWriteImm),
-            opcode::RESP_SEND => cqe.finish(entry, Kind::Recv),
-            opcode::RESP_SEND_IMM => cqe.finish(entry, Kind::RecvImm),
-            opcode::RESP_SEND_INV => cqe.finish(entry, Kind::RecvInv),
-            other => cqe.into_error(entry, other, self.mem.load_be32::<SYNDROMES>(at)),
+        let next = match Cqe64::opcode(cqe.last as u8) {
+            opcode::REQ => cqe.finish(entry, Kind::Send(cqe.send_opcode())),
+            other => match recv_kind(other) {
+                Some(kind) => cqe.finish(entry, kind),
+                None => cqe.into_error(entry, other, self.mem.load_be32::<SYNDROMES>(at)),
+            },
         };
-        next.unwrap_or_else(|| {
+        let Some(mut next) = next else {
             self.bad += 1;
-            Next::Dropped
-        })
+            return Next::Dropped;
+        };
+        if let Next::Wc(wc) = &mut next
+            && wc.syndrome == 0
+        {
+            // An error CQE has no length and no immediate data in these places.
+            wc.byte_len = self.mem.load_be32::<BYTE_CNT>(at);
+            wc.imm = self.mem.load_be32::<IMMEDIATE>(at);
+        }
+        next
     }
 
     /// Whether there is a CQE to look at.
@@ -230,7 +281,6 @@ pub(crate) fn written_end(mem: &DmaRing<64>, record: &DmaRing<8>) -> u32 {
 }
 
 /// Whether position `at` is one whose completion is dropped.
-#[cold]
 fn is_filtered(filter: Filter, at: u32) -> bool {
     match filter {
         Filter::None => false,
@@ -239,17 +289,27 @@ fn is_filtered(filter: Filter, at: u32) -> bool {
     }
 }
 
-/// The words of a CQE that are used.
+/// What a CQE's opcode says was received; `None` if it is another's.
+#[inline]
+fn recv_kind(opcode: u8) -> Option<Kind> {
+    match opcode {
+        opcode::RESP_WR_IMM => Some(Kind::RecvWriteImm),
+        opcode::RESP_SEND => Some(Kind::Recv),
+        opcode::RESP_SEND_IMM => Some(Kind::RecvImm),
+        opcode::RESP_SEND_INV => Some(Kind::RecvInv),
+        _ => None,
+    }
+}
+
+/// The end of a CQE.
+#[derive(Clone, Copy)]
 struct Cqe {
-    imm: u32,
-    byte_len: u32,
     /// Opcode and QPN, WQE counter, signature, opcode and ownership.
     last: u64,
 }
 
 impl Cqe {
     /// Releases the request's slot. `None` if no such request is outstanding: the CQE makes no sense.
-    #[inline(always)]
     fn finish<T>(self, entry: &mut Entry<T>, kind: Kind) -> Option<Next<T>> {
         let released = match kind {
             Kind::Send(_) => entry.sq.as_mut()?.release_at(self.wqe_index().into())?,
@@ -261,8 +321,8 @@ impl Cqe {
         Some(Next::Wc(RawWc {
             wr_id: released.wr_id,
             qpn: entry.qpn,
-            byte_len: self.byte_len,
-            imm: self.imm,
+            byte_len: 0,
+            imm: 0,
             wqe_index: self.wqe_index(),
             kind,
             syndrome: 0,
@@ -274,17 +334,15 @@ impl Cqe {
     /// The same for an error CQE, whose low bytes of `syndromes` are the vendor's and the standard one; and the end of those with an opcode
     /// that we don't know.
     #[cold]
-    #[inline(never)]
     fn into_error<T>(self, entry: &mut Entry<T>, opcode: u8, syndromes: u32) -> Option<Next<T>> {
         let kind = match opcode {
-            opcode::REQ_ERR => Kind::Send((self.last >> 56) as u8),
+            opcode::REQ_ERR => Kind::Send(self.send_opcode()),
             opcode::RESP_ERR => Kind::RecvFailed,
             _ => return None,
         };
         let mut next = self.finish(entry, kind)?;
         if let Next::Wc(wc) = &mut next {
-            // An error CQE has no length and no immediate data in these places. A syndrome of 0 would read as success.
-            (wc.byte_len, wc.imm) = (0, 0);
+            // A syndrome of 0 would read as success.
             wc.syndrome = if syndromes as u8 == 0 {
                 UNKNOWN_SYNDROME
             } else {
@@ -296,8 +354,13 @@ impl Cqe {
     }
 
     #[inline(always)]
-    fn wqe_index(&self) -> u16 {
+    fn wqe_index(self) -> u16 {
         (self.last >> 16) as u16
+    }
+
+    #[inline(always)]
+    fn send_opcode(self) -> u8 {
+        (self.last >> 56) as u8
     }
 }
 

@@ -87,10 +87,7 @@ impl Queue {
 }
 
 fn post(shared: &WqShared<String>, position: u32, number: u32, wr_id: u64) {
-    let slot = shared.slot(position);
-    slot.wr_id.store(wr_id, Ordering::Relaxed);
-    slot.number.store(number, Ordering::Relaxed);
-    slot.meta.store(0, Ordering::Relaxed);
+    shared.slots().at(position).fill(wr_id, number, 0);
 }
 
 #[test]
@@ -294,8 +291,7 @@ fn the_end_of_what_is_written_is_found_from_outside() {
 fn internal_requests_are_not_shown() {
     let mut q = queue(8);
     let (sq, _) = q.attach(1);
-    post(&sq, 0, 0, 0);
-    sq.slot(0).meta.store(META_INTERNAL, Ordering::Relaxed);
+    sq.slots().at(0).fill(0, 0, META_INTERNAL);
     q.write(Written {
         user_index: 1,
         ..Default::default()

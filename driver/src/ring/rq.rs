@@ -7,7 +7,6 @@
 //! Source: `linux-bringup.md` of the project's PRM notes, section 8.4.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ferroce_hw_regs::dbr::QP_RCV;
 
@@ -168,10 +167,8 @@ impl<T> RqProducer<T> {
             self.mem
                 .store::<0, 16>(start.wrapping_add(segs), &seg::list_end());
         }
-        let slot = self.shared.slot(self.number);
-        slot.wr_id.store(wr.wr_id, Ordering::Relaxed);
-        slot.number.store(self.number, Ordering::Relaxed);
-        slot.meta.store(meta, Ordering::Relaxed);
+        let slot = self.shared.slots().at(self.number);
+        slot.fill(wr.wr_id, self.number, meta);
         self.number = self.number.wrapping_add(1);
         Ok(())
     }

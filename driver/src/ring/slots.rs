@@ -13,7 +13,7 @@
 //! now, and drops the completion. A buffer that was moved into a request rests in its slot until the completion gives
 //! it back. When both halves are gone, it goes with the slots (and is leaked, if the device may still write to it, which is
 //! the buffer's own business).
-#![allow(unsafe_code)] // A box in an atomic pointer, see `Cell`.
+#![allow(unsafe_code)] // A box in an atomic pointer, see `Cell`, and the unchecked look-up of `Slots`.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -27,14 +27,53 @@ pub(crate) const META_BUFFER: u32 = 1;
 pub(crate) const META_INTERNAL: u32 = 2;
 
 /// What the consumer has to know about one posted work request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slot {
     /// The caller's name for it.
-    pub(crate) wr_id: AtomicU64,
-    /// Its number in the order of posting, modulo 2^32.
-    pub(crate) number: AtomicU32,
-    /// `META_*`; 0 on the usual path.
-    pub(crate) meta: AtomicU32,
+    wr_id: AtomicU64,
+    /// Below, its number in the order of posting, modulo 2^32; above, `META_*`, 0 on the usual path. One word, so that one
+    /// comparison tells a usual request that can complete now from all else.
+    tag: AtomicU64,
+}
+
+impl Slot {
+    /// Says what was posted.
+    #[inline(always)]
+    pub(crate) fn fill(&self, wr_id: u64, number: u32, meta: u32) {
+        self.wr_id.store(wr_id, Ordering::Relaxed);
+        self.tag
+            .store(u64::from(meta) << 32 | u64::from(number), Ordering::Relaxed);
+    }
+}
+
+/// A power of two of slots, found by ring position.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots {
+    all: Arc<[Slot]>,
+    /// `all.len() - 1`.
+    mask: u32,
+}
+
+impl Slots {
+    fn new(positions: u32) -> Slots {
+        let count = positions.max(1).next_power_of_two();
+        // No request has a number yet; `u32::MAX` is as far as can be from those that come first.
+        let slot = |_| Slot {
+            wr_id: AtomicU64::new(0),
+            tag: AtomicU64::new(u32::MAX.into()),
+        };
+        Slots {
+            all: (0..count).map(slot).collect(),
+            mask: count - 1,
+        }
+    }
+
+    /// The slot of ring position `position`, modulo their number.
+    #[inline(always)]
+    pub(crate) fn at(&self, position: u32) -> &Slot {
+        // SAFETY: the mask is one less than the number of slots, a power of two, which never changes.
+        unsafe { self.all.get_unchecked((position & self.mask) as usize) }
+    }
 }
 
 /// A cell that holds one owned box, or none; whoever takes it owns it.
@@ -73,10 +112,8 @@ struct Line(AtomicU32);
 
 /// The shared part of a work queue; `T` is what may be moved into a request.
 pub(crate) struct WqShared<T> {
-    slots: Box<[Slot]>,
+    slots: Slots,
     cells: Box<[Cell<T>]>,
-    /// `slots.len() - 1`.
-    mask: u32,
     /// Requests that have completed, modulo 2^32.
     released: Line,
 }
@@ -84,40 +121,33 @@ pub(crate) struct WqShared<T> {
 impl<T> WqShared<T> {
     /// Slots for a ring of `positions` (rounded up to a power of two, at least 1).
     pub(crate) fn new(positions: u32) -> Arc<WqShared<T>> {
-        let positions = positions.max(1).next_power_of_two();
-        // No request has a number yet; `u32::MAX` is as far as can be from those that come first.
-        let slot = |_| Slot {
-            number: AtomicU32::new(u32::MAX),
-            ..Slot::default()
-        };
+        let slots = Slots::new(positions);
         Arc::new(WqShared {
-            slots: (0..positions).map(slot).collect(),
-            cells: (0..positions).map(|_| Cell::empty()).collect(),
-            mask: positions - 1,
+            cells: slots.all.iter().map(|_| Cell::empty()).collect(),
+            slots,
             released: Line::default(),
         })
     }
 
     /// Positions of the ring.
     pub(crate) fn positions(&self) -> u32 {
-        self.mask + 1
+        self.slots.mask + 1
     }
 
-    /// The slot of ring position `position`, modulo the ring's size.
+    /// The slots.
     #[inline(always)]
-    pub(crate) fn slot(&self, position: u32) -> &Slot {
-        // PANIC: never: the mask is one less than the number of slots, which is a power of two.
-        &self.slots[(position & self.mask) as usize]
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     /// Moves a buffer into a slot. Gives back the one that a lying device left there.
     pub(crate) fn put(&self, position: u32, buffer: Box<T>) -> Option<Box<T>> {
-        self.cells[(position & self.mask) as usize].replace(Some(buffer))
+        self.cells[(position & self.slots.mask) as usize].replace(Some(buffer))
     }
 
     /// Takes the buffer out of a slot.
     pub(crate) fn take(&self, position: u32) -> Option<Box<T>> {
-        self.cells[(position & self.mask) as usize].replace(None)
+        self.cells[(position & self.slots.mask) as usize].replace(None)
     }
 
     /// Takes all buffers out. Only once the device can't reach them any more.
@@ -140,7 +170,7 @@ impl<T> WqShared<T> {
 impl<T> fmt::Debug for WqShared<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WqShared")
-            .field("positions", &self.slots.len())
+            .field("positions", &self.positions())
             .field("released", &self.released())
             .finish_non_exhaustive()
     }
@@ -150,6 +180,8 @@ impl<T> fmt::Debug for WqShared<T> {
 #[derive(Debug)]
 pub(crate) struct WqConsumer<T> {
     shared: Arc<WqShared<T>>,
+    /// Those of `shared`, without the detour.
+    slots: Slots,
     /// Number of the next request to be released.
     tail: u32,
     /// Most requests that can be outstanding.
@@ -167,60 +199,81 @@ pub(crate) struct Released<T> {
 impl<T> WqConsumer<T> {
     /// The consumer of a queue that allows `capacity` outstanding requests.
     pub(crate) fn new(shared: Arc<WqShared<T>>, capacity: u32) -> WqConsumer<T> {
-        let tail = shared.released();
         WqConsumer {
-            shared,
-            tail,
+            slots: shared.slots().clone(),
+            tail: shared.released(),
             capacity,
+            shared,
         }
+    }
+
+    /// Releases the send request whose first block is at `position`, and all before it, and gives its name, if it
+    /// is a usual one: [`WqConsumer::release_at`] knows the others.
+    #[inline(always)]
+    pub(crate) fn release_usual_at(&mut self, position: u32) -> Option<u64> {
+        let slot = self.slots.at(position);
+        let tag = slot.tag.load(Ordering::Relaxed);
+        // Not so either where the numbers wrap, in one request of 2^32 of `capacity`.
+        if tag.wrapping_sub(self.tail.into()) >= self.capacity.into() {
+            return None;
+        }
+        let wr_id = slot.wr_id.load(Ordering::Relaxed);
+        self.release(tag as u32);
+        Some(wr_id)
     }
 
     /// Releases the send request whose first block is at `position`, and all before it. `None` if none is outstanding
     /// there: the device is wrong.
-    #[inline(always)]
     pub(crate) fn release_at(&mut self, position: u32) -> Option<Released<T>> {
-        let slot = self.shared.slot(position);
-        let number = slot.number.load(Ordering::Relaxed);
+        let number = self.slots.at(position).tag.load(Ordering::Relaxed) as u32;
         if number.wrapping_sub(self.tail) >= self.capacity {
             return None;
         }
-        self.released(position, number)
+        Some(self.released(position, number))
+    }
+
+    /// Releases the oldest receive request and gives its name, if it is a usual one.
+    #[inline(always)]
+    pub(crate) fn release_usual_next(&mut self) -> Option<u64> {
+        let slot = self.slots.at(self.tail);
+        if slot.tag.load(Ordering::Relaxed) != u64::from(self.tail) {
+            return None;
+        }
+        let wr_id = slot.wr_id.load(Ordering::Relaxed);
+        self.release(self.tail);
+        Some(wr_id)
     }
 
     /// Releases the oldest receive request. `None` if none is outstanding: the device is wrong.
-    #[inline(always)]
     pub(crate) fn release_next(&mut self) -> Option<Released<T>> {
         let position = self.tail;
-        if self.shared.slot(position).number.load(Ordering::Relaxed) != position {
+        if self.slots.at(position).tag.load(Ordering::Relaxed) as u32 != position {
             return None;
         }
-        self.released(position, position)
+        Some(self.released(position, position))
+    }
+
+    fn released(&mut self, position: u32, number: u32) -> Released<T> {
+        let slot = self.slots.at(position);
+        let wr_id = slot.wr_id.load(Ordering::Relaxed);
+        let meta = (slot.tag.load(Ordering::Relaxed) >> 32) as u32;
+        let buffer = if meta & META_BUFFER != 0 {
+            self.shared.take(position)
+        } else {
+            None
+        };
+        self.release(number);
+        Released {
+            wr_id,
+            buffer,
+            internal: meta & META_INTERNAL != 0,
+        }
     }
 
     #[inline(always)]
-    fn released(&mut self, position: u32, number: u32) -> Option<Released<T>> {
-        let slot = self.shared.slot(position);
-        let wr_id = slot.wr_id.load(Ordering::Relaxed);
-        let meta = slot.meta.load(Ordering::Relaxed);
-        let mut released = Released {
-            wr_id,
-            buffer: None,
-            internal: false,
-        };
-        if meta != 0 {
-            self.take_special(position, meta, &mut released);
-        }
+    fn release(&mut self, number: u32) {
         self.tail = number.wrapping_add(1);
         self.shared.release(self.tail);
-        Some(released)
-    }
-
-    #[cold]
-    fn take_special(&self, position: u32, meta: u32, released: &mut Released<T>) {
-        if meta & META_BUFFER != 0 {
-            released.buffer = self.shared.take(position);
-        }
-        released.internal = meta & META_INTERNAL != 0;
     }
 }
 
@@ -229,10 +282,7 @@ mod tests {
     use super::*;
 
     fn post(shared: &WqShared<String>, position: u32, number: u32, wr_id: u64) {
-        let slot = shared.slot(position);
-        slot.wr_id.store(wr_id, Ordering::Relaxed);
-        slot.number.store(number, Ordering::Relaxed);
-        slot.meta.store(0, Ordering::Relaxed);
+        shared.slots().at(position).fill(wr_id, number, 0);
     }
 
     #[test]
@@ -259,6 +309,34 @@ mod tests {
         assert_eq!(consumer.release_at(3).unwrap().wr_id, 103);
         assert_eq!(shared.released(), 4);
         assert!(consumer.release_at(2).is_none(), "released already");
+    }
+
+    #[test]
+    fn usual_requests_are_told_from_others() {
+        let shared = WqShared::<String>::new(4);
+        let mut consumer = WqConsumer::new(shared.clone(), 4);
+        assert!(consumer.release_usual_at(0).is_none() && consumer.release_usual_next().is_none());
+        post(&shared, 0, 0, 5);
+        post(&shared, 1, 1, 6);
+        assert_eq!(consumer.release_usual_at(0), Some(5));
+        assert!(consumer.release_usual_at(0).is_none(), "twice");
+        assert_eq!(consumer.release_usual_next(), Some(6));
+        shared.slots().at(2).fill(7, 2, META_INTERNAL);
+        assert!(consumer.release_usual_at(2).is_none() && consumer.release_usual_next().is_none());
+        assert!(consumer.release_at(2).unwrap().internal);
+        assert_eq!(shared.released(), 3);
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let shared = WqShared::<String>::new(4);
+        shared.release(u32::MAX);
+        let mut consumer = WqConsumer::new(shared.clone(), 4);
+        post(&shared, 2, u32::MAX, 8);
+        post(&shared, 3, 0, 9);
+        assert!(consumer.release_usual_at(3).is_none());
+        assert_eq!(consumer.release_at(3).unwrap().wr_id, 9);
+        assert_eq!(shared.released(), 1);
     }
 
     #[test]

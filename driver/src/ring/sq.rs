@@ -11,17 +11,16 @@
 //! Source: `linux-bringup.md` of the project's PRM notes, section 8.2; layouts in `ferroce_hw_regs::wqe`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ferroce_hw_regs::dbr::QP_SND;
 use ferroce_hw_regs::wqe::{INLINE_LENGTH_MASK, WQEBB_BYTES as BLOCK, opcode};
 
 use super::seg;
-use super::slots::{META_BUFFER, META_INTERNAL, WqShared};
+use super::slots::{META_BUFFER, META_INTERNAL, Slots, WqShared};
 use super::wr::{Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, total_len};
 use super::{PostError, QpState, can_post_send};
 use crate::barrier;
-use crate::mem::DmaRing;
+use crate::mem::{DmaRing, RingRun};
 use crate::mmio::Doorbell;
 
 /// Bytes of a WQE basic block.
@@ -87,12 +86,14 @@ impl SqShape {
 /// The producer half of a send queue.
 #[derive(Debug)]
 pub(crate) struct SqProducer<T> {
-    /// The ring, in segments.
-    mem: DmaRing<16>,
+    /// The ring, in blocks.
+    mem: DmaRing<BLOCK>,
     /// The QP's doorbell record.
     record: DmaRing<8>,
     doorbell: Doorbell,
     shared: Arc<WqShared<T>>,
+    /// Those of `shared`, one for each block, without the detour.
+    slots: Slots,
     limits: SqLimits,
     /// QP number, where the control segment has it.
     qpn_ds: u32,
@@ -100,10 +101,8 @@ pub(crate) struct SqProducer<T> {
     number: u32,
     /// Block where it begins, modulo 2^16.
     pi: u32,
-    /// `shared.released()` as it was when last looked at.
-    released: u32,
-    /// Requests that may be outstanding now: `limits.max_wr`, or 0 where the state forbids posting.
-    open: u32,
+    /// Requests that may be posted before `shared.released()` is to be looked at again.
+    room: u32,
     state: QpState,
     /// First 8 bytes of the last posted WQE, as they lie in memory: what the doorbell is told.
     last_ctrl: [u8; 8],
@@ -111,33 +110,43 @@ pub(crate) struct SqProducer<T> {
     rung: u32,
 }
 
-/// Position in the WQE that is being written, in segments.
-struct Cursor {
-    at: u32,
+/// A WQE that is being written: its segments come one after the other, but the control segment, which is in front, last.
+struct Wqe<'a> {
+    run: RingRun<'a, BLOCK>,
+    /// Segments so far, the control segment among them.
     segs: u32,
+    limits: &'a SqLimits,
 }
+
+/// Where the data begin in the WQE of an operation without and with a remote address.
+const DATA: usize = 16;
+const DATA_AFTER_RADDR: usize = 32;
 
 impl<T> SqProducer<T> {
     /// A producer over `mem`, whose slots `shared` has one of for each block, for the QP `qpn`, in state RESET.
+    ///
+    /// # Panics
+    /// If `shared` has another number of slots.
     pub(crate) fn new(
-        mem: DmaRing<16>,
+        mem: DmaRing<BLOCK>,
         record: DmaRing<8>,
         doorbell: Doorbell,
         shared: Arc<WqShared<T>>,
         limits: SqLimits,
         qpn: u32,
     ) -> SqProducer<T> {
+        assert_eq!(shared.positions(), mem.entries(), "slots and blocks of a ring");
         SqProducer {
             mem,
             record,
             doorbell,
+            slots: shared.slots().clone(),
             shared,
             limits,
             qpn_ds: qpn << 8,
             number: 0,
             pi: 0,
-            released: 0,
-            open: 0,
+            room: 0,
             state: QpState::Reset,
             last_ctrl: [0; 8],
             rung: 0,
@@ -147,17 +156,16 @@ impl<T> SqProducer<T> {
     /// Follows the QP's state: only RTS, SQD, SQE and ERR take send requests.
     pub(crate) fn set_state(&mut self, state: QpState) {
         self.state = state;
-        self.open = if can_post_send(state) {
-            self.limits.max_wr
-        } else {
-            0
-        };
+        // The next post asks both the state and the consumer.
+        self.room = 0;
     }
 
     /// Starts from an empty queue with new slots, as the device does on the way to RESET.
     pub(crate) fn reset(&mut self, shared: Arc<WqShared<T>>) {
+        assert_eq!(shared.positions(), self.mem.entries(), "slots and blocks of a ring");
+        self.slots = shared.slots().clone();
         self.shared = shared;
-        (self.number, self.pi, self.released, self.rung) = (0, 0, 0, 0);
+        (self.number, self.pi, self.rung) = (0, 0, 0);
         self.record.store_be32::<QP_SND>(0, 0);
         self.set_state(QpState::Reset);
     }
@@ -201,68 +209,40 @@ impl<T> SqProducer<T> {
     /// [`PostError::QueueFull`] or [`PostError::State`].
     pub(crate) fn post_marker(&mut self) -> Result<(), PostError> {
         self.admit()?;
-        self.commit(0, opcode::NOP, SendFlags::SIGNALED, 0, 1, META_INTERNAL);
+        let ctrl = seg::ctrl(
+            opcode::NOP,
+            self.pi,
+            self.qpn_ds | 1,
+            SendFlags::SIGNALED.bits(),
+            0,
+        );
+        self.mem.store::<0, 16>(self.pi, &ctrl);
+        self.count_in(self.pi, 0, &ctrl, 1, META_INTERNAL);
         Ok(())
     }
 
     #[inline(always)]
     fn post_with(&mut self, wr: &SendWr<'_>, meta: u32) -> Result<(), PostError> {
         self.admit()?;
-        let mut cursor = Cursor {
-            at: self.pi * WQEBB_SEGS + 1,
+        let block = self.pi;
+        let mut wqe = Wqe {
+            run: self.mem.run(block),
             segs: 1,
+            limits: &self.limits,
         };
-        let (op, imm) = match &wr.op {
-            SendOp::Send { data, imm } => {
-                self.payload(&mut cursor, data)?;
-                (
-                    if imm.is_some() {
-                        opcode::SEND_IMM
-                    } else {
-                        opcode::SEND
-                    },
-                    *imm,
-                )
-            }
-            SendOp::Write { data, remote, imm } => {
-                self.put(&mut cursor, seg::raddr(remote));
-                self.payload(&mut cursor, data)?;
-                (
-                    if imm.is_some() {
-                        opcode::RDMA_WRITE_IMM
-                    } else {
-                        opcode::RDMA_WRITE
-                    },
-                    *imm,
-                )
-            }
-            SendOp::Read { into, remote } => {
-                self.put(&mut cursor, seg::raddr(remote));
-                self.gather(&mut cursor, into)?;
-                (opcode::RDMA_READ, None)
-            }
-            SendOp::CompareSwap {
-                into,
-                remote,
-                compare,
-                swap,
-            } => {
-                self.atomic(&mut cursor, into, remote, *swap, *compare)?;
-                (opcode::ATOMIC_CS, None)
-            }
-            SendOp::FetchAdd { into, remote, add } => {
-                self.atomic(&mut cursor, into, remote, *add, 0)?;
-                (opcode::ATOMIC_FA, None)
-            }
-        };
-        self.commit(wr.wr_id, op, wr.flags, imm.unwrap_or(0), cursor.segs, meta);
+        let (op, imm) = wqe.describe(&wr.op)?;
+        let segs = wqe.segs;
+        let flags = wr.flags.bits() & SendFlags::all().bits();
+        let ctrl = seg::ctrl(op, block, self.qpn_ds | segs, flags, imm);
+        wqe.run.store::<0, 16>(&ctrl);
+        self.count_in(block, wr.wr_id, &ctrl, segs, meta);
         Ok(())
     }
 
     /// Whether one more request may be posted.
     #[inline(always)]
     fn admit(&mut self) -> Result<(), PostError> {
-        if self.number.wrapping_sub(self.released) < self.open {
+        if self.room != 0 {
             Ok(())
         } else {
             self.admit_slowly()
@@ -278,8 +258,8 @@ impl<T> SqProducer<T> {
                 state: self.state,
             });
         }
-        self.released = self.shared.released();
-        if self.number.wrapping_sub(self.released) < self.open {
+        self.room = self.limits.max_wr.saturating_sub(self.outstanding());
+        if self.room != 0 {
             return Ok(());
         }
         Err(PostError::QueueFull {
@@ -288,23 +268,96 @@ impl<T> SqProducer<T> {
         })
     }
 
+    /// Counts a request in whose WQE is written, at `self.pi`.
     #[inline(always)]
-    fn put(&mut self, cursor: &mut Cursor, segment: [u8; 16]) {
-        self.mem.store::<0, 16>(cursor.at, &segment);
-        cursor.at = cursor.at.wrapping_add(1);
-        cursor.segs += 1;
+    fn count_in(&mut self, block: u32, wr_id: u64, ctrl: &[u8; 16], segs: u32, meta: u32) {
+        let number = self.number;
+        self.slots.at(block).fill(wr_id, number, meta);
+        self.last_ctrl = *ctrl.first_chunk().unwrap_or(&[0; 8]);
+        self.room -= 1;
+        self.number = number.wrapping_add(1);
+        self.pi = (block + segs.div_ceil(WQEBB_SEGS)) & 0xffff;
+    }
+
+    /// Shows the device what was posted since the last call, if anything.
+    #[inline]
+    pub(crate) fn ring(&mut self) {
+        if self.rung == self.pi {
+            return;
+        }
+        barrier::before_doorbell_record();
+        self.record.store_be32::<QP_SND>(0, self.pi);
+        barrier::before_doorbell();
+        self.doorbell.ring_bytes(self.last_ctrl);
+        self.rung = self.pi;
+    }
+}
+
+impl Wqe<'_> {
+    /// Writes the segments behind the control segment; the opcode, and immediate data or 0.
+    #[inline(always)]
+    fn describe(&mut self, op: &SendOp<'_>) -> Result<(u8, u32), PostError> {
+        Ok(match op {
+            SendOp::Send { data, imm } => {
+                self.payload::<DATA>(data)?;
+                match imm {
+                    Some(imm) => (opcode::SEND_IMM, *imm),
+                    None => (opcode::SEND, 0),
+                }
+            }
+            SendOp::Write { data, remote, imm } => {
+                self.put::<16>(&seg::raddr(remote));
+                self.payload::<DATA_AFTER_RADDR>(data)?;
+                match imm {
+                    Some(imm) => (opcode::RDMA_WRITE_IMM, *imm),
+                    None => (opcode::RDMA_WRITE, 0),
+                }
+            }
+            SendOp::Read { into, remote } => {
+                self.put::<16>(&seg::raddr(remote));
+                self.gather::<DATA_AFTER_RADDR>(into)?;
+                (opcode::RDMA_READ, 0)
+            }
+            SendOp::CompareSwap {
+                into,
+                remote,
+                compare,
+                swap,
+            } => {
+                self.atomic(into, remote, *swap, *compare)?;
+                (opcode::ATOMIC_CS, 0)
+            }
+            SendOp::FetchAdd { into, remote, add } => {
+                self.atomic(into, remote, *add, 0)?;
+                (opcode::ATOMIC_FA, 0)
+            }
+        })
+    }
+
+    /// The next segment, which is at byte `AT` of the first block.
+    #[inline(always)]
+    fn put<const AT: usize>(&mut self, segment: &[u8; 16]) {
+        self.run.store::<AT, 16>(segment);
+        self.segs += 1;
+    }
+
+    /// The next segment, wherever it is.
+    #[inline(always)]
+    fn put_next(&mut self, segment: &[u8; 16]) {
+        self.run.store_part(self.segs, segment);
+        self.segs += 1;
     }
 
     #[inline(always)]
-    fn payload(&mut self, cursor: &mut Cursor, data: &Payload<'_>) -> Result<(), PostError> {
+    fn payload<const AT: usize>(&mut self, data: &Payload<'_>) -> Result<(), PostError> {
         match data {
-            Payload::Gather(sges) => self.gather(cursor, sges),
-            Payload::Inline(bytes) => self.inline_data(cursor, bytes),
+            Payload::Gather(sges) => self.gather::<AT>(sges),
+            Payload::Inline(bytes) => self.inline_data::<AT>(bytes),
         }
     }
 
     #[inline(always)]
-    fn gather(&mut self, cursor: &mut Cursor, sges: &[Sge]) -> Result<(), PostError> {
+    fn gather<const AT: usize>(&mut self, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
             return Err(PostError::TooManySges {
                 asked: sges.len(),
@@ -312,16 +365,23 @@ impl<T> SqProducer<T> {
             });
         }
         total_len(sges, self.limits.max_msg)?;
-        for sge in sges {
-            // A byte count of 0 would be read as 2 GiB.
+        // A byte count of 0 would be read as 2 GiB.
+        if let [sge] = sges {
             if sge.len != 0 {
-                self.put(cursor, seg::data(sge));
+                self.put::<AT>(&seg::data(sge));
+            }
+            return Ok(());
+        }
+        for sge in sges {
+            if sge.len != 0 {
+                self.put_next(&seg::data(sge));
             }
         }
         Ok(())
     }
 
-    fn inline_data(&mut self, cursor: &mut Cursor, bytes: &[u8]) -> Result<(), PostError> {
+    #[inline(always)]
+    fn inline_data<const AT: usize>(&mut self, bytes: &[u8]) -> Result<(), PostError> {
         if bytes.len() > self.limits.max_inline as usize {
             return Err(PostError::InlineTooLong {
                 asked: bytes.len(),
@@ -336,11 +396,15 @@ impl<T> SqProducer<T> {
         let mut segment = [0; 16];
         segment[..4].copy_from_slice(&seg::inline_header(bytes.len() as u32).to_be_bytes());
         segment[4..4 + first.len()].copy_from_slice(first);
-        self.put(cursor, segment);
-        for chunk in rest.chunks(16) {
+        self.put::<AT>(&segment);
+        let (whole, last) = rest.as_chunks::<16>();
+        for chunk in whole {
+            self.put_next(chunk);
+        }
+        if !last.is_empty() {
             let mut segment = [0; 16];
-            segment[..chunk.len()].copy_from_slice(chunk);
-            self.put(cursor, segment);
+            segment[..last.len()].copy_from_slice(last);
+            self.put_next(&segment);
         }
         Ok(())
     }
@@ -348,7 +412,6 @@ impl<T> SqProducer<T> {
     #[inline(always)]
     fn atomic(
         &mut self,
-        cursor: &mut Cursor,
         into: &Sge,
         remote: &RemoteAddr,
         swap_add: u64,
@@ -363,43 +426,10 @@ impl<T> SqProducer<T> {
         if self.limits.max_sge == 0 {
             return Err(PostError::TooManySges { asked: 1, max: 0 });
         }
-        self.put(cursor, seg::raddr(remote));
-        self.put(cursor, seg::atomic(swap_add, compare));
-        self.put(cursor, seg::data(into));
+        self.put::<16>(&seg::raddr(remote));
+        self.put::<32>(&seg::atomic(swap_add, compare));
+        self.put::<48>(&seg::data(into));
         Ok(())
-    }
-
-    /// Writes the control segment and counts the request in.
-    #[inline(always)]
-    fn commit(&mut self, wr_id: u64, opcode: u8, flags: SendFlags, imm: u32, segs: u32, meta: u32) {
-        let ctrl = seg::ctrl(
-            opcode,
-            self.pi,
-            self.qpn_ds | segs,
-            flags.bits() & SendFlags::all().bits(),
-            imm,
-        );
-        self.mem.store::<0, 16>(self.pi * WQEBB_SEGS, &ctrl);
-        let slot = self.shared.slot(self.pi);
-        slot.wr_id.store(wr_id, Ordering::Relaxed);
-        slot.number.store(self.number, Ordering::Relaxed);
-        slot.meta.store(meta, Ordering::Relaxed);
-        self.last_ctrl = *ctrl.first_chunk().unwrap_or(&[0; 8]);
-        self.number = self.number.wrapping_add(1);
-        self.pi = (self.pi + segs.div_ceil(WQEBB_SEGS)) & 0xffff;
-    }
-
-    /// Shows the device what was posted since the last call, if anything.
-    #[inline]
-    pub(crate) fn ring(&mut self) {
-        if self.rung == self.pi {
-            return;
-        }
-        barrier::before_doorbell_record();
-        self.record.store_be32::<QP_SND>(0, self.pi);
-        barrier::before_doorbell();
-        self.doorbell.ring_bytes(self.last_ctrl);
-        self.rung = self.pi;
     }
 }
 

@@ -26,7 +26,7 @@ struct Queue {
 fn queue(blocks: u32, limits: SqLimits) -> Queue {
     let dma = testing::dma();
     let buffer = Arc::new(dma.alloc((blocks * WQEBB_BYTES) as usize).unwrap());
-    let mem = DmaRing::new(buffer.clone(), 0, blocks * WQEBB_SEGS).unwrap();
+    let mem = DmaRing::new(buffer.clone(), 0, blocks).unwrap();
     let seen = DmaRing::new(buffer, 0, blocks).unwrap();
     let record = testing::record(&dma);
     let record_seen = DmaRing::new(record.buffer().clone(), 0, 1).unwrap();

@@ -19,8 +19,10 @@ pub(crate) enum Filter {
     All,
 }
 
-/// The consumer halves of one QP, as far as they belong to this CQ.
+/// The consumer halves of one QP, as far as they belong to this CQ. Whole cache lines, so that the step from one entry
+/// to the next is a shift.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Entry<T> {
     /// The QP's user index.
     pub(crate) key: u32,
@@ -79,7 +81,7 @@ impl<T> Table<T> {
         (key.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn find(&self, key: u32) -> Option<usize> {
         let mut at = self.home(key) & self.mask();
         loop {
@@ -97,8 +99,12 @@ impl<T> Table<T> {
     /// The entry of `key` (24 bits).
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, key: u32) -> Option<&mut Entry<T>> {
+        let home = self.home(key);
+        if self.entries.get(home).is_some_and(|entry| entry.key == key) {
+            return self.entries.get_mut(home);
+        }
         let at = self.find(key)?;
-        Some(&mut self.entries[at])
+        self.entries.get_mut(at)
     }
 
     /// Number of entries.

@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{CQE_BYTES, CqRing, Entry, Filter, Next, WqConsumer, written_end};
+use crate::ring::{CQE_BYTES, CqRing, Entry, Filter, Next, RawWc, WqConsumer, written_end};
 
 /// No error so far.
 const HEALTHY: u8 = 0;
@@ -351,6 +351,13 @@ impl fmt::Debug for Cq {
     }
 }
 
+/// Calls `each` out of line, so that the usual way to it is short.
+#[cold]
+#[inline(never)]
+fn give(each: &mut impl FnMut(Wc), wc: Wc) {
+    each(wc);
+}
+
 /// What to do when the poller reaches a position.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
@@ -401,23 +408,18 @@ impl CqPoller {
         let start = self.ring.consumer_index();
         let mut count = 0;
         while count < max {
-            match self.ring.next() {
-                Next::Wc(raw) => {
+            if let Some(raw) = self.ring.next_usual() {
+                count += 1;
+                each(Wc::new(raw));
+                continue;
+            }
+            match self.next_unusual(start) {
+                Some(Some(raw)) => {
                     count += 1;
-                    each(Wc::new(raw));
+                    give(&mut each, Wc::new(raw));
                 }
-                Next::Empty => break,
-                Next::Dropped => {
-                    if self.is_lap(start) {
-                        break;
-                    }
-                }
-                Next::Unknown => {
-                    self.meet_stranger();
-                    if self.is_lap(start) {
-                        break;
-                    }
-                }
+                Some(None) => {}
+                None => break,
             }
         }
         if self.ring.consumer_index() != start {
@@ -426,6 +428,18 @@ impl CqPoller {
             return Err(self.failure());
         }
         Ok(count)
+    }
+
+    /// What is next, where it is no usual completion: another completion, something to pass over, or `None` to stop.
+    #[inline(never)]
+    fn next_unusual(&mut self, start: u32) -> Option<Option<RawWc<LocalInner>>> {
+        match self.ring.next() {
+            Next::Wc(raw) => return Some(Some(raw)),
+            Next::Empty => return None,
+            Next::Dropped => {}
+            Next::Unknown => self.meet_stranger(),
+        }
+        (!self.is_lap(start)).then_some(None)
     }
 
     /// The next completion, if there is one. [`CqPoller::poll`] costs less for several.

@@ -165,6 +165,9 @@ impl fmt::Debug for LocalInner {
 }
 
 impl Drop for LocalInner {
+    // Out of line: each completion may hold one, and few do.
+    #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
         let what = self.key.to_string();
         let commands = mkey::destroy(self.key).encode().into_iter().collect();

@@ -94,12 +94,18 @@ impl Qp {
     /// # Errors
     /// [`BadWr`] names the first that can't be posted; those before it are.
     pub fn post_send_list(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
-        let bad = wrs.iter().enumerate().find_map(|(index, wr)| {
-            let error = self.post_send(wr).err()?;
-            Some(BadWr { index, error })
-        });
-        self.ring_send();
-        bad.map_or(Ok(()), Err)
+        let Some(sq) = &mut self.sq else {
+            let error = PostError::NoQueue { queue: "send" };
+            return if wrs.is_empty() { Ok(()) } else { Err(BadWr { index: 0, error }) };
+        };
+        for (index, wr) in wrs.iter().enumerate() {
+            if let Err(error) = sq.post(wr) {
+                sq.ring();
+                return Err(BadWr { index, error });
+            }
+        }
+        sq.ring();
+        Ok(())
     }
 
     /// Posts a chain of receive requests and rings once.

@@ -118,8 +118,8 @@ impl Qp {
     fn open(&mut self, shapes: &Shapes, layout: &Layout) -> Result<(), CreateError> {
         let record = || DmaRing::new(self.buffer.clone(), layout.queues(), 1);
         if let (Some((_, limits)), Some(slots)) = (shapes.sq, &self.slots.sq) {
-            let segments = (layout.sq_bytes / 16) as u32;
-            let ring = DmaRing::new(self.buffer.clone(), layout.rq_bytes, segments)?;
+            let blocks = layout.sq_bytes as u32 / WQEBB_BYTES;
+            let ring = DmaRing::new(self.buffer.clone(), layout.rq_bytes, blocks)?;
             let doorbell = self.pd.context().uar().page().doorbell(uar::BF_OFFSET)?;
             let qpn = self.qpn.get();
             self.sq = Some(SqProducer::new(
