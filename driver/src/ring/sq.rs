@@ -162,7 +162,11 @@ impl<T> SqProducer<T> {
 
     /// Starts from an empty queue with new slots, as the device does on the way to RESET.
     pub(crate) fn reset(&mut self, shared: Arc<WqShared<T>>) {
-        assert_eq!(shared.positions(), self.mem.entries(), "slots and blocks of a ring");
+        assert_eq!(
+            shared.positions(),
+            self.mem.entries(),
+            "slots and blocks of a ring"
+        );
         self.slots = shared.slots().clone();
         self.shared = shared;
         (self.number, self.pi, self.rung) = (0, 0, 0);

@@ -96,7 +96,11 @@ impl Qp {
     pub fn post_send_list(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
         let Some(sq) = &mut self.sq else {
             let error = PostError::NoQueue { queue: "send" };
-            return if wrs.is_empty() { Ok(()) } else { Err(BadWr { index: 0, error }) };
+            return if wrs.is_empty() {
+                Ok(())
+            } else {
+                Err(BadWr { index: 0, error })
+            };
         };
         for (index, wr) in wrs.iter().enumerate() {
             if let Err(error) = sq.post(wr) {

@@ -25,7 +25,7 @@ use super::user_index::UserIndexGuard;
 use crate::events::{AsyncEvent, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{QpState, RqProducer, SqProducer, WqConsumer, WqShared};
+use crate::ring::{QpState, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
 
 /// Bytes that a doorbell record takes: a cache line.
 const RECORD_BYTES: usize = 64;

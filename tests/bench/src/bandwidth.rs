@@ -2,13 +2,13 @@
 //!
 //! Both move blocks of 64 KiB from one span of 64 MiB to another, in turn, round and round.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferroce::verbs::{Payload, SendFlags, SendOp, SendWr};
 use ferroce_nic_model::wire::Icrc;
 
 use crate::rig::{Failure, PATIENCE, Rig, RigConfig};
-use crate::stats::median;
+use crate::stats::{cpu_time, cpu_time_of_this_thread, median};
 
 const BLOCK: usize = 64 << 10;
 const SPAN: usize = 64 << 20;
@@ -23,7 +23,14 @@ pub struct Bandwidth {
     pub memcpy: f64,
     /// Median of the ratios within each round.
     pub ratio: f64,
+    /// Bytes per second of CPU time of the models' engine, which is what limits `write` where it has a core to itself.
+    pub per_engine_second: f64,
+    /// Median of the ratios of that to what a core copies in a second of CPU time, within each round.
+    pub engine_ratio: f64,
 }
+
+/// Name of the thread that drives the models.
+const ENGINE: &str = "nic-model";
 
 /// Measures `rounds` times, WRITEs and copies in turn.
 pub fn measure(icrc: Icrc, rounds: usize) -> Result<Bandwidth, Failure> {
@@ -38,9 +45,16 @@ pub fn measure(icrc: Icrc, rounds: usize) -> Result<Bandwidth, Failure> {
     writes(&mut rig)?;
     copies.run();
     let (mut write, mut memcpy, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut engine, mut engine_ratio) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
+        let started = cpu_time_of_this_thread();
         let copied = copies.run();
+        let copied_per_second = per_second(cpu_time_of_this_thread().saturating_sub(started));
+        let before = cpu_time(ENGINE).unwrap_or_default();
         let written = writes(&mut rig)?;
+        let spent = cpu_time(ENGINE).unwrap_or_default().saturating_sub(before);
+        engine.push(per_second(spent));
+        engine_ratio.push(per_second(spent) / copied_per_second);
         memcpy.push(copied);
         write.push(written);
         ratio.push(written / copied);
@@ -49,7 +63,14 @@ pub fn measure(icrc: Icrc, rounds: usize) -> Result<Bandwidth, Failure> {
         write: median(&mut write),
         memcpy: median(&mut memcpy),
         ratio: median(&mut ratio),
+        per_engine_second: median(&mut engine),
+        engine_ratio: median(&mut engine_ratio),
     })
+}
+
+/// Bytes of a measurement for each second of `time`.
+fn per_second(time: Duration) -> f64 {
+    (BLOCKS * BLOCK) as f64 / time.as_secs_f64().max(1e-9)
 }
 
 struct Copies {

@@ -76,9 +76,9 @@ fn measure(args: &Args) -> Result<(), Failure> {
             (Icrc::Off, "WRITEs of 64 KiB, without ICRCs"),
         ] {
             report.progress(what);
-            report
-                .rows
-                .push(Row::bandwidth(what, icrc, &bandwidth::measure(icrc, rounds)?));
+            let measured = bandwidth::measure(icrc, rounds)?;
+            report.rows.push(Row::bandwidth(what, icrc, &measured));
+            report.rows.push(Row::engine(what, &measured));
         }
     }
     if wants(Part::Latency) {

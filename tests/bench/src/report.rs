@@ -68,6 +68,22 @@ impl Row {
         }
     }
 
+    /// The same, for each second of the engine's CPU time: what a busy machine takes away is not in it.
+    pub fn engine(what: &str, measured: &Bandwidth) -> Row {
+        Row {
+            what: format!("{what}, by the engine's CPU time"),
+            figure: measured.per_engine_second / 1e9,
+            unit: "GB/s",
+            reference: Some(Reference {
+                what: "memcpy",
+                figure: measured.memcpy / 1e9,
+            }),
+            ratio: Some(measured.engine_ratio),
+            target: None,
+            met: None,
+        }
+    }
+
     pub fn latency(what: &str, measured: &Latency) -> Row {
         Row {
             what: what.to_string(),

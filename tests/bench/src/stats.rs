@@ -1,6 +1,8 @@
 //! Medians, and how quiet the machine is.
 
+use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The middle of the figures; 0 of none.
@@ -20,6 +22,28 @@ pub fn noise() -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     let best = times[0];
     (times[times.len() / 2] / best, times[times.len() * 9 / 10] / best)
+}
+
+/// CPU time that threads of this process with that name have had; `None` where the system doesn't tell.
+pub fn cpu_time(thread: &str) -> Option<Duration> {
+    let mut total = Duration::ZERO;
+    for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        if name.trim_end() == thread {
+            total += time_on_cpu(&task.path().join("schedstat"))?;
+        }
+    }
+    Some(total)
+}
+
+/// CPU time that the calling thread has had; 0 where the system doesn't tell.
+pub fn cpu_time_of_this_thread() -> Duration {
+    time_on_cpu(Path::new("/proc/thread-self/schedstat")).unwrap_or_default()
+}
+
+fn time_on_cpu(schedstat: &Path) -> Option<Duration> {
+    let text = fs::read_to_string(schedstat).ok()?;
+    Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))
 }
 
 fn fixed_work() -> Duration {

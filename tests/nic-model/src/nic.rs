@@ -1,5 +1,6 @@
 //! One NIC: firmware, data plane, configuration space and port, as a state machine without a thread.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::link::Port;
 use crate::objects::Limits;
 use crate::pci::{ConfigAction, ConfigSpace};
 use crate::profile::{CapType, Profile};
+use crate::wire::Frame;
 
 /// Frames taken from the port in one turn: more than a peer of the same kind sends in one.
 const RECEIVE_BURST: usize = 1024;
@@ -29,6 +31,8 @@ pub struct Nic {
     /// The data plane, for counters and for tests.
     pub data_plane: DataPlane,
     port: Box<dyn Port>,
+    /// Frames of this turn; empty between turns.
+    incoming: VecDeque<Frame>,
     bar_bytes: u64,
     /// The firmware has something to look at.
     firmware_due: bool,
@@ -48,6 +52,7 @@ impl Nic {
             bar_bytes: profile.bar_bytes(),
             firmware: Firmware::new(profile),
             port,
+            incoming: VecDeque::new(),
             firmware_due: true,
             stray_accesses: 0,
             request_notifier: None,
@@ -226,17 +231,16 @@ impl Nic {
     /// there was something; call it again then.
     pub fn poll(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        for _ in 0..RECEIVE_BURST {
-            let Some(frame) = self.port.recv(now) else {
-                break;
-            };
-            self.data_plane.receive(now, &frame);
+        self.port.recv_into(now, RECEIVE_BURST, &mut self.incoming);
+        for frame in self.incoming.drain(..) {
+            self.data_plane.receive(now, frame);
             worked = true;
         }
         worked |= self.run_firmware(now);
         worked |= self.data_plane.run(now);
-        while let Some(frame) = self.data_plane.take_frame() {
-            self.port.send(now, frame);
+        let frames = self.data_plane.frames_to_send();
+        if !frames.is_empty() {
+            self.port.send_all(now, frames);
             worked = true;
         }
         worked

@@ -4,6 +4,7 @@
 //!   driver A ─ device 0 ─ NIC ─ faults ═ pcap ═ cable ═══ faults ─ NIC ─ device 1 ─ driver B
 //! ```
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -206,6 +207,14 @@ impl Port for SharedFaults {
 
     fn recv(&mut self, now: Nanos) -> Option<Frame> {
         self.lock().recv(now)
+    }
+
+    fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
+        self.lock().send_all(now, frames);
+    }
+
+    fn recv_into(&mut self, now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
+        self.lock().recv_into(now, max, into);
     }
 
     fn next_event(&self) -> Option<Nanos> {

@@ -1,5 +1,7 @@
 //! Between packets and frames: addressing of what is sent, checks of what arrives.
 
+use std::collections::VecDeque;
+
 use super::DataPlane;
 use super::address::{Addresses, Gid, RoceVersion, ipv4_of};
 use super::counters::QueueCounters;
@@ -102,7 +104,7 @@ impl DataPlane {
             &mut self.outgoing
         };
         for packet in packets {
-            let frame = match wire::emit(&path.encap, &packet, self.icrc) {
+            let frame = match wire::emit_owned(&path.encap, packet, self.icrc) {
                 Ok(frame) => frame,
                 // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
                 Err(error) => {
@@ -123,6 +125,11 @@ impl DataPlane {
         self.outgoing.pop_front()
     }
 
+    /// All frames for the wire, the first to be sent in front; whoever sends them takes them out.
+    pub fn frames_to_send(&mut self) -> &mut VecDeque<Frame> {
+        &mut self.outgoing
+    }
+
     /// Takes in what the device sent to itself; true when there was something.
     pub(super) fn receive_loopback(&mut self, now: Nanos) -> bool {
         let waiting = self.loopback.len();
@@ -130,13 +137,13 @@ impl DataPlane {
             let Some(frame) = self.loopback.pop_front() else {
                 break;
             };
-            self.receive(now, &frame);
+            self.receive(now, frame);
         }
         waiting != 0
     }
 
     /// A frame from the wire.
-    pub fn receive(&mut self, now: Nanos, frame: &Frame) {
+    pub fn receive(&mut self, now: Nanos, mut frame: Frame) {
         self.now = now;
         self.counters.frames_in += 1;
         self.counters.bytes_in += frame.len() as u64;
@@ -151,12 +158,12 @@ impl DataPlane {
             return;
         }
         if !own || !self.port.roce_enabled || !self.bus_master {
-            self.receive_other(frame, ethernet);
+            self.receive_other(&frame, ethernet);
             return;
         }
-        match wire::parse(frame, self.icrc) {
+        match wire::parse_owned(&mut frame, self.icrc) {
             Ok(roce) => self.receive_roce(&roce),
-            Err(WireError::NotRoce { .. }) => self.receive_other(frame, ethernet),
+            Err(WireError::NotRoce { .. }) => self.receive_other(&frame, ethernet),
             Err(WireError::Icrc { .. }) => self.counters.dropped_icrc += 1,
             Err(error) => {
                 self.counters.dropped_malformed += 1;

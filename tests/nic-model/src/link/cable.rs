@@ -45,12 +45,41 @@ impl Lane {
             queue.len() == 1
         };
         if was_empty {
-            let waker = lock(&self.waker).clone();
-            if let Some(wake) = waker {
-                wake();
-            }
+            self.wake();
         }
         true
+    }
+
+    /// Appends as many frames as there is room for; the rest stays in `frames`.
+    fn append(&self, frames: &mut VecDeque<Frame>, depth: usize) {
+        let was_empty = {
+            let mut queue = lock(&self.queue);
+            let was_empty = queue.is_empty();
+            let room = depth.saturating_sub(queue.len());
+            move_frames(frames, room, &mut queue);
+            self.len.store(queue.len(), Ordering::Release);
+            was_empty && !queue.is_empty()
+        };
+        if was_empty {
+            self.wake();
+        }
+    }
+
+    /// Takes up to `max` frames.
+    fn take(&self, max: usize, into: &mut VecDeque<Frame>) {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut queue = lock(&self.queue);
+        move_frames(&mut queue, max, into);
+        self.len.store(queue.len(), Ordering::Release);
+    }
+
+    fn wake(&self) {
+        let waker = lock(&self.waker).clone();
+        if let Some(wake) = waker {
+            wake();
+        }
     }
 
     fn pop(&self) -> Option<Frame> {
@@ -66,6 +95,16 @@ impl Lane {
     fn clear(&self) {
         lock(&self.queue).clear();
         self.len.store(0, Ordering::Release);
+    }
+}
+
+/// Moves up to `max` frames from the front of one queue to the end of another.
+fn move_frames(from: &mut VecDeque<Frame>, max: usize, to: &mut VecDeque<Frame>) {
+    if to.is_empty() && from.len() <= max {
+        // No frame has to be touched.
+        std::mem::swap(from, to);
+    } else {
+        to.extend(from.drain(..max.min(from.len())));
     }
 }
 
@@ -135,6 +174,30 @@ impl Port for CablePort {
         Some(frame)
     }
 
+    fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
+        if !self.is_up() || frames.iter().any(|frame| frame.len() > MAX_FRAME) {
+            while let Some(frame) = frames.pop_front() {
+                self.send(now, frame);
+            }
+            return;
+        }
+        let all = frames.len();
+        self.out.append(frames, self.depth);
+        self.counters.sent += (all - frames.len()) as u64;
+        self.counters.send_lost += frames.len() as u64;
+        frames.clear();
+    }
+
+    fn recv_into(&mut self, _now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
+        if !self.is_up() {
+            self.inn.clear();
+            return;
+        }
+        let before = into.len();
+        self.inn.take(max, into);
+        self.counters.received += (into.len() - before) as u64;
+    }
+
     fn set_waker(&mut self, waker: Option<Waker>) {
         *lock(&self.inn.waker) = waker;
     }
@@ -185,6 +248,39 @@ mod tests {
         a.send(Nanos::ZERO, frame(9));
         assert_eq!(wakes.load(Ordering::Relaxed), 2);
         assert_eq!((a.counters().sent, b.counters().received), (4, 3));
+    }
+
+    #[test]
+    fn many_frames_at_once_are_as_many_frames_one_by_one() {
+        let (mut a, mut b) = cable(8);
+        let wakes = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&wakes);
+        b.set_waker(Some(Arc::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        })));
+        let mut frames: VecDeque<Frame> = (0..5).map(frame).collect();
+        a.send_all(Nanos::ZERO, &mut frames);
+        frames.extend((5..11).map(frame));
+        a.send_all(Nanos::ZERO, &mut frames);
+        assert!(frames.is_empty());
+        assert_eq!((a.counters().sent, a.counters().send_lost), (8, 3));
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        b.recv_into(Nanos::ZERO, 3, &mut frames);
+        assert_eq!(frames.len(), 3);
+        b.recv_into(Nanos::ZERO, 100, &mut frames);
+        let first: Vec<u8> = frames.iter().map(|f| f.to_bytes().unwrap()[0]).collect();
+        assert_eq!(first, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(b.counters().received, 8);
+        b.recv_into(Nanos::ZERO, 100, &mut frames);
+        assert_eq!(frames.len(), 8);
+        let mut long: VecDeque<Frame> = [Frame::from_vec(vec![0; MAX_FRAME + 1]), frame(1)].into();
+        a.send_all(Nanos::ZERO, &mut long);
+        assert_eq!((a.counters().sent, a.counters().oversized), (9, 1));
+        a.control().set_up(false);
+        a.send_all(Nanos::ZERO, &mut frames);
+        assert_eq!(a.counters().send_lost, 11);
+        b.recv_into(Nanos::ZERO, 100, &mut frames);
+        assert!(frames.is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! What happens to the n-th frame depends on the seed and on n alone, so that a run can be repeated. Faults are
 //! put on what the wrapped port sends; wrap both ends for both directions.
 
+use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -51,6 +52,11 @@ impl Default for Faults {
 }
 
 impl Faults {
+    /// Whether nothing happens to any frame.
+    fn are_none(&self) -> bool {
+        [self.loss, self.duplicate, self.reorder, self.corrupt, self.delay] == [0.0; 5]
+    }
+
     /// Checks the fractions.
     ///
     /// # Errors
@@ -276,6 +282,21 @@ impl<P: Port> Port for FaultPort<P> {
     fn recv(&mut self, now: Nanos) -> Option<Frame> {
         self.release(now);
         self.inner.recv(now)
+    }
+
+    fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
+        if self.faults.are_none() && self.held.is_empty() {
+            self.counters.frames += frames.len() as u64;
+            return self.inner.send_all(now, frames);
+        }
+        while let Some(frame) = frames.pop_front() {
+            self.send(now, frame);
+        }
+    }
+
+    fn recv_into(&mut self, now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
+        self.release(now);
+        self.inner.recv_into(now, max, into);
     }
 
     fn next_event(&self) -> Option<Nanos> {

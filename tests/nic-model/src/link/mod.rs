@@ -5,6 +5,7 @@
 //!
 //! Like Ethernet itself a link loses what it can't carry, and counts it: sending never fails and never waits.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -48,6 +49,23 @@ pub trait Port: Send + fmt::Debug {
     /// called at [`Port::next_event`] even if no frame is expected.
     fn recv(&mut self, now: Nanos) -> Option<Frame>;
 
+    /// Sends all of `frames`, in order, each as by [`Port::send`]; at less cost, where the link knows how.
+    fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
+        while let Some(frame) = frames.pop_front() {
+            self.send(now, frame);
+        }
+    }
+
+    /// Appends up to `max` frames to `into`, each as from [`Port::recv`]; at less cost, where the link knows how.
+    fn recv_into(&mut self, now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
+        for _ in 0..max {
+            let Some(frame) = self.recv(now) else {
+                break;
+            };
+            into.push_back(frame);
+        }
+    }
+
     /// When something becomes due without a frame arriving: `recv` should be called then. `None` for never.
     fn next_event(&self) -> Option<Nanos> {
         None
@@ -80,6 +98,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn recv(&mut self, now: Nanos) -> Option<Frame> {
         (**self).recv(now)
+    }
+
+    fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
+        (**self).send_all(now, frames);
+    }
+
+    fn recv_into(&mut self, now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
+        (**self).recv_into(now, max, into);
     }
 
     fn next_event(&self) -> Option<Nanos> {

@@ -21,6 +21,14 @@ fn pad_for(len: usize) -> usize {
 /// [`WireError::Opcode`], [`WireError::Headers`], [`WireError::Payload`] when the packet contradicts its opcode;
 /// [`WireError::TooWide`]; [`WireError::Host`] when the payload can't be read.
 pub fn emit(encap: &Encap, packet: &Packet, mode: Icrc) -> Result<Frame, WireError> {
+    emit_owned(encap, packet.clone(), mode)
+}
+
+/// As [`emit`], of a packet that is not needed any more: its payload moves into the frame.
+///
+/// # Errors
+/// As [`emit`].
+pub fn emit_owned(encap: &Encap, packet: Packet, mode: Icrc) -> Result<Frame, WireError> {
     let info = opcode::info(packet.bth.opcode).ok_or(WireError::Opcode(packet.bth.opcode))?;
     let len = packet.payload.len();
     check_payload(info, len)?;
@@ -30,19 +38,22 @@ pub fn emit(encap: &Encap, packet: &Packet, mode: Icrc) -> Result<Frame, WireErr
     encap.push(l4_len, &mut header)?;
     // At most 3.
     headers::push_bth(&packet.bth, pad as u8, &mut header)?;
-    headers::push_extended(packet, info, &mut header)?;
+    headers::push_extended(&packet, info, &mut header)?;
 
     let mut trailer = TrailerBytes::new();
     trailer.push_zeros(pad);
     let payload = match mode {
         Icrc::Off => {
             trailer.push(&[0; ICRC_BYTES]);
-            packet.payload.clone()
+            packet.payload
         }
         Icrc::On => {
             let l2 = ETH_BYTES + if encap.vlan.is_some() { VLAN_BYTES } else { 0 };
             let mut crc = icrc::start(form(&encap.l3), &header[l2..]);
-            let payload = packet.payload.snapshot(&mut crc)?;
+            let payload = match packet.payload.snapshot_host(&mut crc)? {
+                Some(own) => own,
+                None => packet.payload,
+            };
             crc.update(&trailer);
             trailer.push(&crc.finalize().to_le_bytes());
             payload

@@ -99,6 +99,11 @@ impl Frame {
         &self.payload
     }
 
+    /// Takes that part out.
+    pub(super) fn take_payload(&mut self) -> Payload {
+        std::mem::take(&mut self.payload)
+    }
+
     pub(super) fn trailer(&self) -> &[u8] {
         &self.trailer
     }

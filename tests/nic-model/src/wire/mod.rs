@@ -20,10 +20,10 @@ pub mod opcode;
 pub mod packet;
 mod parse;
 
-pub use emit::emit;
+pub use emit::{emit, emit_owned};
 pub use encap::{Ecn, Encap, Ipv4, Ipv6, L3, Mac, Udp, Vlan};
 pub use frame::Frame;
-pub use parse::{RoceFrame, parse};
+pub use parse::{RoceFrame, parse, parse_owned};
 
 use crate::host::HostError;
 

@@ -39,6 +39,15 @@ impl RoceFrame {
 /// # Errors
 /// [`WireError::NotRoce`] for all other traffic; any other kind for a frame that must be dropped.
 pub fn parse(frame: &Frame, mode: Icrc) -> Result<RoceFrame, WireError> {
+    parse_owned(&mut frame.clone(), mode)
+}
+
+/// As [`parse`], of a frame that is not needed any more if this succeeds: its payload may move into the packet. With
+/// [`WireError::NotRoce`] the frame is as it was.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_owned(frame: &mut Frame, mode: Icrc) -> Result<RoceFrame, WireError> {
     // Filled in place: moving it about would cost as much as the parsing.
     let mut out = RoceFrame::blank();
     if !frame.header().is_empty() {
@@ -47,8 +56,8 @@ pub fn parse(frame: &Frame, mode: Icrc) -> Result<RoceFrame, WireError> {
             && at.pad - at.payload == frame.payload().len()
             && at.end == frame.len();
         if in_parts {
+            out.packet.payload = frame.take_payload();
             let (pad, icrc) = frame.trailer().split_at(at.icrc - at.pad);
-            out.packet.payload = frame.payload().clone();
             out.check_icrc(at, frame.header(), pad, icrc, mode)?;
             return Ok(out);
         }

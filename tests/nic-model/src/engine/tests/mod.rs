@@ -324,11 +324,11 @@ impl Pair {
         loop {
             let mut moved = self.a.dp.run(self.now) | self.b.dp.run(self.now);
             while let Some(frame) = self.a.dp.take_frame() {
-                self.b.dp.receive(self.now, &frame);
+                self.b.dp.receive(self.now, frame);
                 moved = true;
             }
             while let Some(frame) = self.b.dp.take_frame() {
-                self.a.dp.receive(self.now, &frame);
+                self.a.dp.receive(self.now, frame);
                 moved = true;
             }
             if !moved {
