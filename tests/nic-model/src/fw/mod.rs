@@ -16,6 +16,7 @@
 
 mod caps;
 mod command;
+mod congestion;
 mod faults;
 mod flow;
 mod hca;
@@ -91,6 +92,7 @@ pub struct Firmware {
     vport: vport::Vport,
     regs: regs::Registers,
     uctxs: BTreeMap<u16, u32>,
+    vxlan_ports: Vec<u16>,
     /// The event queue that command completions go to: its number, once CREATE_EQ was answered.
     command_eqn: Option<u32>,
     events: VecDeque<Event>,
@@ -116,6 +118,7 @@ impl Firmware {
             vport: vport::Vport::new(&profile),
             regs: regs::Registers::new(&profile),
             uctxs: BTreeMap::new(),
+            vxlan_ports: Vec::new(),
             command_eqn: None,
             events: VecDeque::new(),
             link_was_up: None,

@@ -61,6 +61,7 @@ impl Profile {
                 fits(c.set_max_lso_cap(18));
                 fits(c.set_rss_ind_tbl_cap(7));
                 fits(c.set_wqe_inline_mode(2));
+                c.set_self_lb_en_modifiable(true);
             },
         );
         profile
@@ -209,6 +210,7 @@ fn minimal_general(c: &mut CmdHcaCap) {
     c.set_umem_uid_0(true);
     fits(c.set_log_max_umem(16));
     c.set_cq_oi(true);
+    c.set_cq_moderation(true);
     c.set_vport_counters(true);
     fits(c.set_max_qp_cnt(32));
 }
