@@ -256,7 +256,10 @@ impl Plane for DataPlane {
     }
 
     fn create_qp(&mut self, qpc: &Qpc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {
-        self.need_pd(qpc.pd())?;
+        // Linux gives its UMR QP a PD at RST2INIT only.
+        if !(qpc.pd() == 0 && Service::of(qpc.st()) == Service::RegUmr) {
+            self.need_pd(qpc.pd())?;
+        }
         self.need_uar(qpc.uar_page())?;
         if !qpc.no_sq() {
             self.need_cq(qpc.cqn_snd())?;
@@ -288,7 +291,11 @@ impl Plane for DataPlane {
             }
             _ => None,
         };
+        let moves = transition == QpTransition::Rst2Init && qp.pd != qpc.pd();
         let config = self.rc_config(qpc);
+        if moves {
+            self.move_qp(qpn, qpc.pd())?;
+        }
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             return Err(no_such("QP", qpn));
         };

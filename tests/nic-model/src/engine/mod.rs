@@ -25,7 +25,9 @@ mod recv;
 mod refs;
 mod run;
 mod send;
+mod umr;
 pub mod violation;
+mod wqe;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

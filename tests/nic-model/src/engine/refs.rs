@@ -231,3 +231,20 @@ impl QpRefs {
         }
     }
 }
+
+impl DataPlane {
+    /// Puts a QP in another PD.
+    ///
+    /// # Errors
+    /// The PD is not there.
+    pub(super) fn move_qp(&mut self, qpn: u32, pd: u32) -> Result<(), ObjectError> {
+        self.need_pd(pd)?;
+        let Some(qp) = self.objects.qps.get_mut(qpn) else {
+            return Err(no_such("QP", qpn));
+        };
+        let old = std::mem::replace(&mut qp.pd, pd);
+        self.use_pd(old, -1);
+        self.use_pd(pd, 1);
+        Ok(())
+    }
+}

@@ -221,6 +221,9 @@ impl DataPlane {
         let Some(qp) = objects.qps.get_mut(qpn) else {
             return false;
         };
+        if qp.service == Service::RegUmr {
+            return self.run_umr(qpn);
+        }
         let flush = qp.state == QpState::Err;
         if qp.sq.wqebbs == 0 || qp.sq.stuck || (!flush && qp.service == Service::Rc) {
             return false;

@@ -54,7 +54,11 @@ pub(super) fn delete_vxlan_port(fw: &mut Firmware, _: &mut Env<'_>, call: &Call<
     let port = vxlan_port(call)?;
     let Some(at) = fw.vxlan_ports.iter().position(|p| *p == port) else {
         let reason = format!("UDP port {port} is no VXLAN port");
-        return Err(Refusal::new(CommandStatus::BAD_PARAM, syndrome::BAD_FIELD, reason));
+        return Err(Refusal::new(
+            CommandStatus::BAD_PARAM,
+            syndrome::BAD_FIELD,
+            reason,
+        ));
     };
     fw.vxlan_ports.remove(at);
     ok()

@@ -6,7 +6,9 @@ use ferroce_firmware_iface::status::CommandStatus;
 use super::command::{Answer, Call, Outcome, at_most};
 use super::pages::{self, Kind};
 use super::refusal::{Refusal, syndrome};
-use super::{Env, Firmware, HcaState, caps, congestion, flow, hca, mkey, qp, queues, raw, regs, simple, srq, vport};
+use super::{
+    Env, Firmware, HcaState, caps, congestion, flow, hca, mkey, qp, queues, raw, regs, simple, srq, vport,
+};
 
 type Handler = fn(&mut Firmware, &mut Env<'_>, &Call<'_>) -> Outcome;
 
@@ -220,11 +222,31 @@ const TABLE: &[Entry] = &[
         Zero,
         flow::delete_entry,
     ),
-    entry(Opcode::QUERY_CONG_STATUS, Initialized, Zero, congestion::query_status),
+    entry(
+        Opcode::QUERY_CONG_STATUS,
+        Initialized,
+        Zero,
+        congestion::query_status,
+    ),
     entry(Opcode::QUERY_CONG_PARAMS, Initialized, Zero, congestion::query),
-    entry(Opcode::QUERY_CONG_STATISTICS, Initialized, Zero, congestion::query),
-    entry(Opcode::ADD_VXLAN_UDP_DPORT, Initialized, Zero, congestion::add_vxlan_port),
-    entry(Opcode::DELETE_VXLAN_UDP_DPORT, Initialized, Zero, congestion::delete_vxlan_port),
+    entry(
+        Opcode::QUERY_CONG_STATISTICS,
+        Initialized,
+        Zero,
+        congestion::query,
+    ),
+    entry(
+        Opcode::ADD_VXLAN_UDP_DPORT,
+        Initialized,
+        Zero,
+        congestion::add_vxlan_port,
+    ),
+    entry(
+        Opcode::DELETE_VXLAN_UDP_DPORT,
+        Initialized,
+        Zero,
+        congestion::delete_vxlan_port,
+    ),
 ];
 
 impl Firmware {

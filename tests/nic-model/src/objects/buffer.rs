@@ -95,6 +95,11 @@ impl PageList {
     }
 }
 
+/// Bytes that a context's `page_offset` stands for: it counts 64ths of a page.
+pub fn offset_in_page(page_offset: u8, page_shift: u32) -> u64 {
+    u64::from(page_offset) << page_shift.saturating_sub(6).min(57)
+}
+
 fn pages_needed(page_shift: u32, offset: u64, len: u64) -> Result<u64, ObjectError> {
     let bad = |reason| ObjectError::BadValue {
         field: "log_page_size",

@@ -2,7 +2,7 @@
 
 use ferroce_firmware_iface::layouts::Cqc;
 
-use super::buffer::{PAGE_UNIT_SHIFT, PageList};
+use super::buffer::{PAGE_UNIT_SHIFT, PageList, offset_in_page};
 use super::error::ObjectError;
 
 /// Whether a CQ still takes completions.
@@ -96,7 +96,7 @@ impl Cq {
             ));
         }
         let page_shift = u32::from(context.log_page_size()) + PAGE_UNIT_SHIFT;
-        let offset = u64::from(context.page_offset()) * 64;
+        let offset = offset_in_page(context.page_offset(), page_shift);
         let ring = ring(page_shift, offset, 1 << (log_size + log_cqe_bytes))?;
         Ok(Cq {
             cqn,

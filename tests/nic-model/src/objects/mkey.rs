@@ -58,7 +58,9 @@ pub struct Mkey {
     pub len: Option<u64>,
     /// Where the bytes are.
     pub translation: Translation,
-    /// The context as it was created, for queries.
+    /// Page addresses that UMR gave, as they came; it may change some of them.
+    pub entries: Vec<u64>,
+    /// The context, for queries.
     pub context: Mkc,
 }
 
@@ -122,6 +124,7 @@ impl Mkey {
             start,
             len: if whole { None } else { Some(bytes) },
             translation,
+            entries: Vec::new(),
             context: *context,
         })
     }

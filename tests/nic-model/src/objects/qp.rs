@@ -2,7 +2,7 @@
 
 use ferroce_firmware_iface::layouts::Qpc;
 
-use super::buffer::{PAGE_UNIT_SHIFT, PageList};
+use super::buffer::{PAGE_UNIT_SHIFT, PageList, offset_in_page};
 use super::error::ObjectError;
 use crate::clock::Nanos;
 use crate::engine::address::Path;
@@ -31,7 +31,8 @@ pub enum Service {
 }
 
 impl Service {
-    fn of(st: u8) -> Service {
+    /// By the PRM's number.
+    pub fn of(st: u8) -> Service {
         match st {
             0 => Service::Rc,
             1 => Service::Uc,
@@ -173,7 +174,11 @@ impl Qp {
         };
         let bytes = rq_bytes + u64::from(sq.wqebbs * WQEBB_BYTES);
         let page_shift = u32::from(context.log_page_size()) + PAGE_UNIT_SHIFT;
-        let buffer = buffer(page_shift, u64::from(context.page_offset()) * 64, bytes)?;
+        let buffer = buffer(
+            page_shift,
+            offset_in_page(context.page_offset(), page_shift),
+            bytes,
+        )?;
         Ok(Qp {
             qpn,
             service: Service::of(context.st()),

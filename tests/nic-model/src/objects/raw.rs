@@ -6,7 +6,7 @@
 
 use ferroce_firmware_iface::layouts::{Rqc, Sqc, Tirc, Tisc, Wq};
 
-use super::buffer::{PAGE_UNIT_SHIFT, PageList};
+use super::buffer::{PAGE_UNIT_SHIFT, PageList, offset_in_page};
 use super::error::ObjectError;
 use super::qp::{RecvRing, SendRing, WQEBB_BYTES};
 
@@ -72,7 +72,7 @@ fn ring_of(
         ));
     }
     let page_shift = u32::from(wq.log_wq_pg_sz()) + PAGE_UNIT_SHIFT;
-    buffer(page_shift, u64::from(wq.page_offset()) * 64, bytes)
+    buffer(page_shift, offset_in_page(wq.page_offset(), page_shift), bytes)
 }
 
 fn log_size(wq: &Wq) -> Result<u8, ObjectError> {

@@ -2,7 +2,7 @@
 
 use ferroce_firmware_iface::layouts::Srqc;
 
-use super::buffer::{PAGE_UNIT_SHIFT, PageList};
+use super::buffer::{PAGE_UNIT_SHIFT, PageList, offset_in_page};
 use super::error::ObjectError;
 
 /// A shared receive queue.
@@ -56,7 +56,7 @@ impl Srq {
         let log_stride = u32::from(context.log_rq_stride()) + 4;
         let wqes = 1u32 << context.log_srq_size();
         let page_shift = u32::from(context.log_page_size()) + PAGE_UNIT_SHIFT;
-        let offset = u64::from(context.page_offset()) * 64;
+        let offset = offset_in_page(context.page_offset(), page_shift);
         Ok(Srq {
             srqn,
             pd: context.pd(),

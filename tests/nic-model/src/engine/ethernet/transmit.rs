@@ -4,23 +4,20 @@ use ferroce_hw_regs::cqe::opcode as cqe_opcode;
 use ferroce_hw_regs::wqe::opcode;
 
 use super::packet::{Packet, set_checksums};
+use crate::engine::DataPlane;
 use crate::engine::completion::Completion;
 use crate::engine::recv::data_segment;
 use crate::engine::violation::Violation;
-use crate::engine::{DataPlane, read_ring};
+use crate::engine::wqe::{self, SEGMENT, Wqe};
 use crate::host::HostSlices;
 use crate::mkey::{KeyView, Range};
 use crate::objects::mkey::Access;
-use crate::objects::qp::WQEBB_BYTES;
 use crate::objects::raw::RawState;
 use crate::payload::Payload;
 use crate::wire::Frame;
 
 /// WQEs that a queue may send before the next gets its turn.
 const BURST: usize = 64;
-const SEGMENT: usize = 16;
-/// A WQE has at most 63 segments.
-const MAX_WQE_BYTES: usize = 64 * SEGMENT;
 /// Bytes of control and Ethernet segment, before what is inline.
 const HEADERS: usize = 2 * SEGMENT;
 /// Bytes of the inline header that stand in the Ethernet segment itself.
@@ -35,8 +32,6 @@ const L4_CSUM: u8 = 0x80;
 /// The inline header size field says that a tag is to be inserted.
 const INSERT_VLAN: u16 = 1 << 15;
 const INLINE: u32 = 1 << 31;
-/// Completion requested, in the flags of the control segment.
-const COMPLETION: u8 = 0x08;
 
 /// Why a WQE can't be sent: the CQE syndrome, and what is wrong.
 type Refused = (u8, &'static str);
@@ -46,14 +41,6 @@ const LOCAL_PROTECTION: u8 = 0x04;
 
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// A WQE out of the ring.
-struct Wqe {
-    bytes: [u8; MAX_WQE_BYTES],
-    len: usize,
-    index: u16,
-    wqebbs: u16,
 }
 
 impl DataPlane {
@@ -115,7 +102,10 @@ impl DataPlane {
         let Some(pi) = self.producer_index(sqn) else {
             return false;
         };
-        let wqe = match self.fetch(sqn, pi) {
+        let Some(sq) = self.objects.sqs.get_mut(sqn) else {
+            return false;
+        };
+        let wqe = match wqe::take(&self.host, &sq.buffer, &mut sq.ring, pi) {
             Ok(Some(wqe)) => wqe,
             Ok(None) => return false,
             Err(what) => {
@@ -130,59 +120,18 @@ impl DataPlane {
             self.fail_sq(sqn, Some(&wqe), refused);
             return false;
         }
-        if wqe.bytes[11] & 0xc >= COMPLETION {
+        if wqe.signaled() {
             self.complete_send(sqn, &wqe, 0);
         }
         true
     }
 
-    fn fetch(&mut self, sqn: u32, pi: u16) -> Result<Option<Wqe>, &'static str> {
-        let Some(sq) = self.objects.sqs.get_mut(sqn) else {
-            return Ok(None);
-        };
-        let pending = pi.wrapping_sub(sq.ring.ci);
-        if pending == 0 {
-            return Ok(None);
-        }
-        if u32::from(pending) > sq.ring.wqebbs {
-            return Err("more WQEs are posted than the ring has");
-        }
-        let mut wqe = Wqe {
-            bytes: [0; MAX_WQE_BYTES],
-            len: WQEBB_BYTES as usize,
-            index: sq.ring.ci,
-            wqebbs: 1,
-        };
-        let mut block = 0u16;
-        while block < wqe.wqebbs {
-            let slot = u32::from(sq.ring.ci.wrapping_add(block)) & (sq.ring.wqebbs - 1);
-            let from = usize::from(block) * WQEBB_BYTES as usize;
-            let out = &mut wqe.bytes[from..from + WQEBB_BYTES as usize];
-            read_ring(&self.host, &sq.buffer, u64::from(slot * WQEBB_BYTES), out)
-                .map_err(|_| "its ring is not mapped")?;
-            if block == 0 {
-                let segments = usize::from(wqe.bytes[7] & 0x3f);
-                if segments == 0 {
-                    return Err("a WQE without segments");
-                }
-                wqe.len = segments * SEGMENT;
-                wqe.wqebbs = wqe.len.div_ceil(WQEBB_BYTES as usize) as u16;
-                if wqe.wqebbs > pending {
-                    return Err("a WQE is longer than what is posted");
-                }
-            }
-            block += 1;
-        }
-        sq.ring.ci = sq.ring.ci.wrapping_add(wqe.wqebbs);
-        Ok(Some(wqe))
-    }
-
     fn execute(&mut self, sqn: u32, wqe: &Wqe) -> Result<(), Refused> {
-        match wqe.bytes[3] {
+        match wqe.opcode() {
             opcode::NOP => Ok(()),
             opcode::SEND => self.send_frame(sqn, wqe, 0),
             opcode::LSO => {
-                let mss = usize::from(be16(&wqe.bytes, SEGMENT + 6));
+                let mss = usize::from(wqe.be16(SEGMENT + 6));
                 if mss == 0 {
                     return Err((LOCAL_QP_OPERATION, "LSO without a segment size"));
                 }
@@ -196,10 +145,11 @@ impl DataPlane {
         if wqe.len < HEADERS {
             return Err((LOCAL_QP_OPERATION, "no Ethernet segment"));
         }
-        let cs_flags = wqe.bytes[SEGMENT + 4];
-        let size = be16(&wqe.bytes, SEGMENT + 12);
+        let bytes = wqe.bytes();
+        let cs_flags = bytes[SEGMENT + 4];
+        let size = wqe.be16(SEGMENT + 12);
         let (inline, tag) = if size & INSERT_VLAN != 0 {
-            (0, Some(be16(&wqe.bytes, SEGMENT + 14)))
+            (0, Some(wqe.be16(SEGMENT + 14)))
         } else {
             (usize::from(size & 0x3ff), None)
         };
@@ -208,9 +158,9 @@ impl DataPlane {
         if at > wqe.len {
             return Err((LOCAL_QP_OPERATION, "the inline header is longer than the WQE"));
         }
-        let mut frame = wqe.bytes[start..start + inline].to_vec();
+        let mut frame = bytes[start..start + inline].to_vec();
         while at + SEGMENT <= wqe.len {
-            at += self.gather(sqn, &wqe.bytes[at..wqe.len], &mut frame)?;
+            at += self.gather(sqn, &bytes[at..], &mut frame)?;
         }
         if let Some(tag) = tag
             && frame.len() > 12
@@ -294,7 +244,7 @@ impl DataPlane {
                 cqe_opcode::REQ_ERR
             },
             qpn: sqn,
-            send_opcode: wqe.bytes[3],
+            send_opcode: wqe.opcode(),
             user_index: sq.user_index,
             wqe_counter: wqe.index,
             syndrome,
