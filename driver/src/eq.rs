@@ -18,6 +18,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use ferroce_hw_regs::eqe::{Eqe, OWNER_OFFSET};
+use ferroce_hw_regs::ids::Eqn;
 use ferroce_hw_regs::uar::{EQ_ARM, EQ_UPDATE, eq_doorbell};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -45,7 +46,7 @@ pub(crate) struct EqRing {
     log_size: u8,
     /// Entries read so far; the device sees the low 24 bits.
     ci: u32,
-    eqn: u8,
+    eqn: Eqn,
     uar: Mmio,
     armed: bool,
 }
@@ -61,7 +62,7 @@ pub(crate) fn prepare(buffer: &DmaBuffer, log_size: u8) -> Result<(), DmaError> 
 
 impl EqRing {
     /// A ring over a [`prepare`]d buffer of a queue that firmware has created; not armed. `uar` is the queue's UAR page.
-    pub(crate) fn new(buffer: DmaBuffer, log_size: u8, eqn: u8, uar: Mmio) -> Self {
+    pub(crate) fn new(buffer: DmaBuffer, log_size: u8, eqn: Eqn, uar: Mmio) -> Self {
         Self {
             buffer,
             log_size,
@@ -72,7 +73,7 @@ impl EqRing {
         }
     }
 
-    pub(crate) fn eqn(&self) -> u8 {
+    pub(crate) fn eqn(&self) -> Eqn {
         self.eqn
     }
 
@@ -163,7 +164,7 @@ impl EventVector {
     }
 
     /// Takes a queue out: it is no longer read or armed.
-    pub(crate) fn remove(&self, eqn: u8) -> Option<EqRing> {
+    pub(crate) fn remove(&self, eqn: Eqn) -> Option<EqRing> {
         let mut rings = lock(&self.rings);
         let at = rings.iter().position(|ring| ring.eqn == eqn)?;
         Some(rings.remove(at))
@@ -177,7 +178,7 @@ impl EventVector {
     }
 
     /// Numbers of its queues.
-    pub(crate) fn eqns(&self) -> Vec<u8> {
+    pub(crate) fn eqns(&self) -> Vec<Eqn> {
         lock(&self.rings).iter().map(EqRing::eqn).collect()
     }
 

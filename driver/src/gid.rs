@@ -10,19 +10,14 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
 
-use ferroce_firmware_iface::layouts::{RoceAddrLayout, RoceCap, SetRoceAddressIn};
-use ferroce_firmware_iface::opcode::Opcode;
-use zerocopy::IntoBytes;
+use ferroce_firmware_iface::cmds::{SetRoceAddress, roce_l3_type, roce_version};
+use ferroce_firmware_iface::layouts::{RoceAddrLayout, RoceCap};
 
 use crate::cmdq::lock;
 use crate::error::StepError;
 use crate::hca::Hca;
 use crate::port::MacAddress;
 
-/// `roce_l3_type` for IPv4. Source: PRM `roce_addr_layout`.
-const L3_IPV4: u8 = 0;
-/// `roce_l3_type` for IPv6.
-const L3_IPV6: u8 = 1;
 /// `roce_cap.l3_type` bit: IPv4.
 const CAP_L3_IPV4: u8 = 1 << 1;
 /// `roce_cap.l3_type` bit: IPv6.
@@ -95,8 +90,8 @@ impl RoceVersion {
     /// `roce_version` in `roce_addr_layout`, which is also the bit's number in `roce_cap.roce_version`. Source: PRM.
     const fn code(self) -> u8 {
         match self {
-            Self::V1 => 0,
-            Self::V2 => 2,
+            Self::V1 => roce_version::V1,
+            Self::V2 => roce_version::V2,
         }
     }
 }
@@ -126,23 +121,19 @@ pub struct GidEntry {
 impl GidEntry {
     fn layout(&self) -> Result<RoceAddrLayout, StepError> {
         let mut layout = RoceAddrLayout::default();
-        for (i, byte) in self.gid.0.iter().enumerate() {
-            layout.set_source_l3_address(i, *byte);
-        }
+        layout.set_gid(self.gid.0);
         if let Some(vlan) = self.vlan {
             layout.set_vlan_valid(true);
             layout.set_vlan_id(vlan)?;
         }
-        let (high, low) = self.mac.halves();
-        layout.set_source_mac_47_32(high);
-        layout.set_source_mac_31_0(low);
+        layout.set_source_mac(self.mac.0);
         layout.set_roce_version(self.version.code());
         // Only v2 has a choice.
         if self.version == RoceVersion::V2 {
             layout.set_roce_l3_type(if self.gid.to_ipv4().is_some() {
-                L3_IPV4
+                roce_l3_type::IPV4
             } else {
-                L3_IPV6
+                roce_l3_type::IPV6
             })?;
         }
         Ok(layout)
@@ -237,9 +228,13 @@ impl GidTable {
                 size: entries.len(),
             });
         };
-        set_roce_address(hca, index as u16, &layout)?;
+        let place = index as u16;
+        hca.exec(&SetRoceAddress {
+            index: place,
+            address: &layout,
+        })?;
         entries[index] = Some(entry);
-        Ok(index as u16)
+        Ok(place)
     }
 
     /// Clears an entry. One that is free already is left alone.
@@ -251,22 +246,19 @@ impl GidTable {
         else {
             return Ok(());
         };
-        set_roce_address(hca, index, &RoceAddrLayout::default())?;
+        hca.exec(&SetRoceAddress {
+            index,
+            address: &RoceAddrLayout::default(),
+        })?;
         *entry = None;
         Ok(())
     }
 }
 
-fn set_roce_address(hca: &Hca, index: u16, layout: &RoceAddrLayout) -> Result<(), StepError> {
-    let mut input = SetRoceAddressIn::default();
-    input.set_opcode(Opcode::SET_ROCE_ADDRESS.0);
-    input.set_roce_address_index(index);
-    *input.roce_address_mut() = *layout;
-    Ok(hca.exec_raw(input.as_bytes(), &mut [0; 16])?)
-}
-
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
 
     const MAC: MacAddress = MacAddress([0x00, 0x02, 0xc9, 0x12, 0x34, 0x56]);

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use ferroce_firmware_iface::command::{Command, InputHeader};
 use ferroce_firmware_iface::event::EventType;
-use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_hw_regs::eqe::Eqe;
 
@@ -204,36 +203,27 @@ impl Hca {
 
     /// Executes a typed command.
     pub(crate) fn exec<C: Command>(&self, command: &C) -> Result<C::Output, CommandError> {
-        let opcode = C::OPCODE;
-        let input = command
-            .encode()
-            .map_err(|source| CommandError::Encode { opcode, source })?;
-        let mut output = vec![0; command.output_length()];
-        self.exec_raw(&input, &mut output)?;
-        command
-            .decode(&output)
-            .map_err(|source| CommandError::Decode { opcode, source })
+        self.exec_in(SlotClass::General, command)
     }
 
-    /// Executes a command whose input and output are plain layouts.
-    pub(crate) fn exec_layout<I: Layout, O: Layout>(&self, input: &I) -> Result<O, CommandError> {
-        let mut output = O::zeroed();
-        self.exec_raw(input.as_bytes(), output.as_mut_bytes())?;
-        Ok(output)
+    /// Executes a typed command in a slot of that class.
+    pub(crate) fn exec_in<C: Command>(
+        &self,
+        class: SlotClass,
+        command: &C,
+    ) -> Result<C::Output, CommandError> {
+        let input = encode(command)?;
+        let mut output = vec![0; command.output_length()];
+        self.exec_bytes(class, &input, &mut output)?;
+        decode(command, &output)
     }
 
     /// Executes a command given as bytes.
     pub(crate) fn exec_raw(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
-        self.exec_in(SlotClass::General, input, output)
+        self.exec_bytes(SlotClass::General, input, output)
     }
 
-    /// Executes a command in a slot of that class.
-    pub(crate) fn exec_in(
-        &self,
-        class: SlotClass,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(), CommandError> {
+    fn exec_bytes(&self, class: SlotClass, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         let head = input.first_chunk().copied().unwrap_or_default();
         self.usable(InputHeader::from_bytes(head).opcode)?;
         let deadline = Instant::now() + self.command_timeout;
@@ -323,6 +313,22 @@ impl Hca {
             }
         }
     }
+}
+
+/// A typed command's input.
+pub(crate) fn encode<C: Command>(command: &C) -> Result<Vec<u8>, CommandError> {
+    let opcode = C::OPCODE;
+    command
+        .encode()
+        .map_err(|source| CommandError::Encode { opcode, source })
+}
+
+/// What a typed command's answer says.
+pub(crate) fn decode<C: Command>(command: &C, output: &[u8]) -> Result<C::Output, CommandError> {
+    let opcode = C::OPCODE;
+    command
+        .decode(output)
+        .map_err(|source| CommandError::Decode { opcode, source })
 }
 
 /// The first four bytes as a number.

@@ -3,29 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ferroce_firmware_iface::layout::{Layout, view};
-use ferroce_firmware_iface::layouts::{
-    AccessRegisterIn, AccessRegisterOut, DeleteL2TableEntryIn, MacAddressLayout, ModifyNicVportContextIn,
-    NicVportContext, PaosReg, PmtuReg, PtysReg, QueryNicVportContextIn, QueryNicVportContextOut,
-    QueryVportStateIn, QueryVportStateOut, SetL2TableEntryIn,
+use ferroce_firmware_iface::cmds::{
+    DeleteL2TableEntry, ModifyNicVportContext, QueryNicVportContext, QueryVportState, ReadRegister,
+    SetL2TableEntry, WriteRegister,
 };
-use ferroce_firmware_iface::opcode::Opcode;
-use zerocopy::IntoBytes;
+use ferroce_firmware_iface::layouts::{
+    ModifyNicVportFieldSelect, NicVportContext, PaosReg, PmtuReg, PtysReg,
+};
 
 use crate::error::{CommandError, StepError};
 use crate::hca::Hca;
-
-/// Register ids. Source: PRM "ACCESS_REG".
-pub(crate) mod register {
-    /// Port MTU.
-    pub(crate) const PMTU: u16 = 0x5003;
-    /// Port type and speed.
-    pub(crate) const PTYS: u16 = 0x5004;
-    /// Port administrative and operational status.
-    pub(crate) const PAOS: u16 = 0x5006;
-    /// Byte order of the host.
-    pub(crate) const HOST_ENDIANNESS: u16 = 0x7004;
-}
 
 /// `local_port`: ports count from 1, and a function has one.
 const LOCAL_PORT: u8 = 1;
@@ -45,24 +32,6 @@ const L2_INDEX: u32 = 0;
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Bits 47:32 and 31:0.
-    pub(crate) fn halves(self) -> (u16, u32) {
-        let [a, b, c, d, e, f] = self.0;
-        (u16::from_be_bytes([a, b]), u32::from_be_bytes([c, d, e, f]))
-    }
-
-    fn from_layout(layout: &MacAddressLayout) -> Self {
-        let [a, b] = layout.mac_addr_47_32().to_be_bytes();
-        let [c, d, e, f] = layout.mac_addr_31_0().to_be_bytes();
-        Self([a, b, c, d, e, f])
-    }
-
-    fn write(self, layout: &mut MacAddressLayout) {
-        let (high, low) = self.halves();
-        layout.set_mac_addr_47_32(high);
-        layout.set_mac_addr_31_0(low);
-    }
-
     /// Whether it is the address of one station: not all zero, and without the group bit.
     #[must_use]
     pub fn is_unicast(self) -> bool {
@@ -192,64 +161,40 @@ fn speed(ptys: &PtysReg) -> Option<u32> {
     highest(ptys.eth_proto_oper()).and_then(legacy_speed)
 }
 
-/// ACCESS_REG, reading. `register` holds the index fields.
-pub(crate) fn read_register<R: Layout>(hca: &Hca, id: u16, register: &R) -> Result<R, CommandError> {
-    access_register(hca, id, 1, register)
-}
-
-/// ACCESS_REG, writing.
-pub(crate) fn write_register<R: Layout>(hca: &Hca, id: u16, register: &R) -> Result<(), CommandError> {
-    access_register(hca, id, 0, register).map(drop)
-}
-
-fn access_register<R: Layout>(hca: &Hca, id: u16, op_mod: u16, register: &R) -> Result<R, CommandError> {
-    let mut header = AccessRegisterIn::default();
-    header.set_opcode(Opcode::ACCESS_REG.0);
-    header.set_op_mod(op_mod);
-    header.set_register_id(id);
-    let input = [header.as_bytes(), register.as_bytes()].concat();
-    let mut output = vec![0; AccessRegisterOut::REGISTER_DATA_OFFSET + size_of::<R>()];
-    hca.exec_raw(&input, &mut output)?;
-    let data = &output[AccessRegisterOut::REGISTER_DATA_OFFSET..];
-    Ok(view::<R>(data).cloned().unwrap_or_else(R::zeroed))
-}
-
-/// QUERY_NIC_VPORT_CONTEXT of our own virtual port.
-pub(crate) fn query_vport(hca: &Hca) -> Result<NicVportContext, CommandError> {
-    let mut input = QueryNicVportContextIn::default();
-    input.set_opcode(Opcode::QUERY_NIC_VPORT_CONTEXT.0);
-    let output: QueryNicVportContextOut = hca.exec_layout(&input)?;
-    Ok(*output.nic_vport_context())
-}
-
 /// The MAC of a virtual port.
 pub(crate) fn vport_mac(vport: &NicVportContext) -> MacAddress {
-    MacAddress::from_layout(vport.permanent_address())
+    MacAddress(vport.permanent_address().to_bytes())
 }
 
-fn modify_vport(hca: &Hca, change: impl FnOnce(&mut ModifyNicVportContextIn)) -> Result<(), CommandError> {
-    let mut input = ModifyNicVportContextIn::default();
-    input.set_opcode(Opcode::MODIFY_NIC_VPORT_CONTEXT.0);
-    change(&mut input);
-    hca.exec_raw(input.as_bytes(), &mut [0; 16])
+fn modify_vport(
+    hca: &Hca,
+    change: impl FnOnce(&mut ModifyNicVportFieldSelect, &mut NicVportContext),
+) -> Result<(), CommandError> {
+    let (mut fields, mut context) = (ModifyNicVportFieldSelect::default(), NicVportContext::default());
+    change(&mut fields, &mut context);
+    hca.exec(&ModifyNicVportContext {
+        fields,
+        context: &context,
+    })
 }
 
 /// Lets the virtual port send and receive RoCE packets, or stops it.
 pub(crate) fn enable_roce(hca: &Hca, on: bool) -> Result<(), CommandError> {
-    modify_vport(hca, |input| {
-        input.field_select_mut().set_roce_en(true);
-        input.nic_vport_context_mut().set_roce_en(on);
+    modify_vport(hca, |fields, context| {
+        fields.set_roce_en(true);
+        context.set_roce_en(on);
     })
 }
 
 /// Sets the virtual port's MAC, which firmware then uses as the permanent one until the next reset.
 pub(crate) fn set_vport_mac(hca: &Hca, mac: MacAddress) -> Result<(), CommandError> {
-    modify_vport(hca, |input| {
-        input.field_select_mut().set_permanent_address(true);
-        mac.write(input.nic_vport_context_mut().permanent_address_mut());
+    modify_vport(hca, |fields, context| {
+        fields.set_permanent_address(true);
+        context.permanent_address_mut().set_bytes(mac.0);
     })
 }
 
+/// The port's PMTU register, with nothing but the port said.
 fn pmtu_index() -> PmtuReg {
     let mut register = PmtuReg::default();
     register.set_local_port(LOCAL_PORT);
@@ -258,7 +203,7 @@ fn pmtu_index() -> PmtuReg {
 
 /// Sets the largest IP packet, at most what the port can; returns what it became.
 pub(crate) fn set_mtu(hca: &Hca, wanted: Option<u16>) -> Result<u16, StepError> {
-    let pmtu = read_register(hca, register::PMTU, &pmtu_index())?;
+    let pmtu = hca.exec(&ReadRegister::new(pmtu_index()))?;
     let max = pmtu.max_mtu().saturating_sub(HARDWARE_MTU_EXTRA);
     if let Some(mtu) = wanted.filter(|mtu| *mtu > max) {
         return Err(StepError::Value {
@@ -272,10 +217,10 @@ pub(crate) fn set_mtu(hca: &Hca, wanted: Option<u16>) -> Result<u16, StepError> 
     let hardware = mtu.saturating_add(HARDWARE_MTU_EXTRA);
     let mut register = pmtu_index();
     register.set_admin_mtu(hardware);
-    write_register(hca, register::PMTU, &register)?;
-    modify_vport(hca, |input| {
-        input.field_select_mut().set_mtu(true);
-        input.nic_vport_context_mut().set_mtu(hardware);
+    hca.exec(&WriteRegister { register })?;
+    modify_vport(hca, |fields, context| {
+        fields.set_mtu(true);
+        context.set_mtu(hardware);
     })?;
     Ok(mtu)
 }
@@ -287,37 +232,32 @@ pub(crate) fn set_admin_state(hca: &Hca, up: bool) -> Result<(), StepError> {
     // 1 up, 2 down; `ase` says that admin_status is meant. Source: PRM PAOS register.
     register.set_admin_status(if up { 1 } else { 2 })?;
     register.set_ase(true);
-    Ok(write_register(hca, register::PAOS, &register)?)
+    Ok(hca.exec(&WriteRegister { register })?)
 }
 
 /// Enters the MAC in the table by which a physical function's frames find it among its virtual functions.
-pub(crate) fn set_l2_entry(hca: &Hca, mac: MacAddress) -> Result<(), StepError> {
-    let mut input = SetL2TableEntryIn::default();
-    input.set_opcode(Opcode::SET_L2_TABLE_ENTRY.0);
-    input.set_table_index(L2_INDEX)?;
-    mac.write(input.mac_address_mut());
-    Ok(hca.exec_raw(input.as_bytes(), &mut [0; 16])?)
+pub(crate) fn set_l2_entry(hca: &Hca, mac: MacAddress) -> Result<(), CommandError> {
+    hca.exec(&SetL2TableEntry {
+        index: L2_INDEX,
+        mac: mac.0,
+        vlan: None,
+    })
 }
 
 /// Takes the MAC out of the table.
-pub(crate) fn delete_l2_entry(hca: &Hca) -> Result<(), StepError> {
-    let mut input = DeleteL2TableEntryIn::default();
-    input.set_opcode(Opcode::DELETE_L2_TABLE_ENTRY.0);
-    input.set_table_index(L2_INDEX)?;
-    Ok(hca.exec_raw(input.as_bytes(), &mut [0; 16])?)
+pub(crate) fn delete_l2_entry(hca: &Hca) -> Result<(), CommandError> {
+    hca.exec(&DeleteL2TableEntry { index: L2_INDEX })
 }
 
 /// Everything about the port that the device says.
 pub(crate) fn query(hca: &Hca) -> Result<PortAttributes, StepError> {
-    let vport = query_vport(hca)?;
-    let mut input = QueryVportStateIn::default();
-    input.set_opcode(Opcode::QUERY_VPORT_STATE.0);
-    let state: QueryVportStateOut = hca.exec_layout(&input)?;
-    let pmtu = read_register(hca, register::PMTU, &pmtu_index())?;
+    let vport = hca.exec(&QueryNicVportContext)?;
+    let state = hca.exec(&QueryVportState)?.state;
+    let pmtu = hca.exec(&ReadRegister::new(pmtu_index()))?;
     let mut index = PtysReg::default();
     index.set_local_port(LOCAL_PORT);
     index.set_proto_mask(PROTO_ETHERNET)?;
-    let ptys = read_register(hca, register::PTYS, &index)?;
+    let ptys = hca.exec(&ReadRegister::new(index))?;
     let hardware = if vport.mtu() != 0 {
         vport.mtu()
     } else {
@@ -325,7 +265,7 @@ pub(crate) fn query(hca: &Hca) -> Result<PortAttributes, StepError> {
     };
     let mtu = hardware.saturating_sub(HARDWARE_MTU_EXTRA);
     Ok(PortAttributes {
-        state: match state.state() {
+        state: match state {
             0 => PortState::Down,
             1 => PortState::Active,
             other => PortState::Unknown(other),
@@ -349,7 +289,7 @@ mod tests {
     fn mac_addresses_read_and_print() {
         let mac: MacAddress = "02:00:c9:1:fe:ff".parse().unwrap();
         assert_eq!(mac.to_string(), "02:00:c9:01:fe:ff");
-        assert_eq!(mac.halves(), (0x0200, 0xc901_feff));
+        assert_eq!(mac.0, [0x02, 0x00, 0xc9, 0x01, 0xfe, 0xff]);
         for bad in [
             "",
             "02:00:00:00:00",

@@ -8,7 +8,7 @@ macro_rules! numbers {
         pub struct $Name:ident($t:ty) { $( $(#[$vdoc:meta])* $variant:ident = $value:literal, $text:literal; )* }
     ) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $Name(pub $t);
 
         impl $Name {

@@ -175,6 +175,7 @@ fn ours(command: &Recorded) -> Vec<u8> {
             pages.resize((command.in_len - ManagePagesIn::BYTES) / 8, 0);
             GivePages {
                 function_id: 0,
+                embedded_cpu: false,
                 pages: &pages,
             }
             .encode()
@@ -191,10 +192,10 @@ fn ours(command: &Recorded) -> Vec<u8> {
             _ => return input.clone(),
         },
         Opcode::SET_HCA_CAP => {
-            let capability: &CmdHcaCap = view(&input[SetHcaCapIn::CAPABILITY_OFFSET..]).unwrap();
-            SetHcaCap { capability }.encode()
+            let value = CapValue::<CmdHcaCap>::from_bytes(&input[SetHcaCapIn::CAPABILITY_OFFSET..]).unwrap();
+            SetHcaCap { value: &value }.encode()
         }
-        Opcode::INIT_HCA => InitHca::default().encode(),
+        Opcode::INIT_HCA => InitHca.encode(),
         Opcode::QUERY_ADAPTER => QueryAdapter.encode(),
         Opcode::ALLOC_UAR => AllocUar.encode(),
         Opcode::CREATE_EQ => {
@@ -268,7 +269,8 @@ fn the_cards_answers_decode_to_what_it_is() {
     assert_eq!(issi.supported & 0b10, 0b10);
     let caps = QueryHcaCap::<CmdHcaCap>::new(CapMode::Max)
         .decode(answer(Opcode::QUERY_HCA_CAP, 0))
-        .unwrap();
+        .unwrap()
+        .layout;
     assert_eq!(caps.log_max_qp(), 23);
     assert_eq!((caps.vport_group_manager(), caps.eswitch_manager()), (true, true));
     assert_eq!(

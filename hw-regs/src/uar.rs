@@ -8,6 +8,8 @@
 //!                         `1 << log_bf_reg_size` bytes apart, each of two halves
 //! ```
 
+use crate::ids::Eqn;
+
 /// Bytes of a UAR page.
 pub const PAGE_BYTES: u64 = 4096;
 /// CQ arm doorbell, 64 bits.
@@ -24,8 +26,8 @@ pub const BF_REGS: u64 = 4;
 pub const FIRST_UAR_PAGE: u32 = 3;
 
 /// The value for [`EQ_ARM`] and [`EQ_UPDATE`].
-pub const fn eq_doorbell(eqn: u8, consumer_index: u32) -> u32 {
-    (eqn as u32) << 24 | (consumer_index & 0xff_ffff)
+pub const fn eq_doorbell(eqn: Eqn, consumer_index: u32) -> u32 {
+    eqn.get() << 24 | (consumer_index & 0xff_ffff)
 }
 
 /// The value for [`CQ_DOORBELL`]: `arm` is the doorbell record's second word (see [`crate::dbr`]).

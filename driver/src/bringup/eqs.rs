@@ -2,18 +2,17 @@
 
 use std::os::fd::BorrowedFd;
 
-use ferroce_firmware_iface::command::push_addresses;
+use ferroce_firmware_iface::cmds::{CreateEq, DestroyEq};
 use ferroce_firmware_iface::event::EventType;
-use ferroce_firmware_iface::layouts::{CreateEqIn, CreateEqOut, DestroyEqIn};
-use ferroce_firmware_iface::opcode::Opcode;
-use zerocopy::IntoBytes;
+use ferroce_firmware_iface::layout::ValueTooWide;
+use ferroce_firmware_iface::layouts::Eqc;
+use ferroce_hw_regs::ids::Eqn;
 
 use crate::caps::Caps;
 use crate::context::OpenConfig;
 use crate::eq::{EQE_BYTES, EqRing, EventVector, prepare};
 use crate::error::{CommandError, StepError};
 use crate::hca::Hca;
-use crate::mem::DmaBuffer;
 use crate::uar::Uar;
 
 /// Bytes of a page in a queue's page list.
@@ -107,7 +106,7 @@ pub(crate) fn create_completion_eq(
     caps: &Caps,
     index: usize,
     log_size: u8,
-) -> Result<u8, StepError> {
+) -> Result<Eqn, StepError> {
     let Some(vector) = hca.vectors().get(index) else {
         let limit = format!("below {}", hca.vectors().len());
         return Err(StepError::Value {
@@ -142,25 +141,29 @@ fn create(
     caps: &Caps,
     vector: &EventVector,
     request: &EqRequest<'_>,
-) -> Result<u8, StepError> {
+) -> Result<Eqn, StepError> {
     let log_size = request
         .log_size
         .min(caps.general().log_max_eq_sz())
         .max(MIN_EQ_LOG_SIZE);
     let buffer = hca.dma().alloc(EQE_BYTES << log_size)?;
     prepare(&buffer, log_size)?;
-    let input = create_eq_input(&buffer, uar, log_size, request)?;
-    let mut output = CreateEqOut::default();
-    if let Err(error) = hca.exec_raw(&input, output.as_mut_bytes()) {
-        if !error.refused() {
-            // It may have been created all the same.
-            buffer.leak_on_drop();
-        }
-        return Err(error.into());
+    let eqc = eqc(uar, log_size, request.vector)?;
+    let pages: Vec<u64> = (0..buffer.len().div_ceil(PAGE))
+        .map(|i| buffer.iova() + (i * PAGE) as u64)
+        .collect();
+    let created = hca.exec(&CreateEq {
+        eqc: &eqc,
+        events: request.events,
+        pages: &pages,
+    });
+    if created.as_ref().is_err_and(|error| !error.refused()) {
+        // It may have been created all the same.
+        buffer.leak_on_drop();
     }
-    let eqn = output.eq_number();
+    let eqn = created?;
     log::debug!(
-        "EQ {eqn:#x}: {} entries on vector {} for {:?}",
+        "{eqn}: {} entries on vector {} for {:?}",
         1 << log_size,
         request.vector,
         request.events
@@ -169,42 +172,19 @@ fn create(
     Ok(eqn)
 }
 
-fn create_eq_input(
-    buffer: &DmaBuffer,
-    uar: &Uar,
-    log_size: u8,
-    request: &EqRequest<'_>,
-) -> Result<Vec<u8>, StepError> {
-    let mut input = CreateEqIn::default();
-    input.set_opcode(Opcode::CREATE_EQ.0);
-    let context = input.eq_context_entry_mut();
-    context.set_log_eq_size(log_size)?;
-    context.set_uar_page(uar.index())?;
-    context.set_intr(request.vector)?;
-    context.set_log_page_size(0)?;
-    let mut mask = [0u64; 4];
-    for event in request.events {
-        let (word, bit) = event.mask_position();
-        mask[word] |= bit;
-    }
-    for (word, bits) in mask.into_iter().enumerate() {
-        input.set_event_bitmask(word, bits);
-    }
-    let pages: Vec<u64> = (0..buffer.len().div_ceil(PAGE))
-        .map(|i| buffer.iova() + (i * PAGE) as u64)
-        .collect();
-    let mut bytes = input.as_bytes().to_vec();
-    push_addresses(&mut bytes, &pages);
-    Ok(bytes)
+fn eqc(uar: &Uar, log_size: u8, vector: u16) -> Result<Eqc, ValueTooWide> {
+    let mut eqc = Eqc::default();
+    eqc.set_log_eq_size(log_size)?;
+    eqc.set_uar_page(uar.index())?;
+    eqc.set_intr(vector)?;
+    eqc.set_log_page_size(0)?;
+    Ok(eqc)
 }
 
-fn destroy(hca: &Hca, vector: &EventVector, eqn: u8) -> Result<(), CommandError> {
-    let mut input = DestroyEqIn::default();
-    input.set_opcode(Opcode::DESTROY_EQ.0);
-    input.set_eq_number(eqn);
+fn destroy(hca: &Hca, vector: &EventVector, eqn: Eqn) -> Result<(), CommandError> {
     // Out of the vector first: a queue that is gone must not be armed by whoever pumps meanwhile.
     let ring = vector.remove(eqn);
-    let result = hca.exec_raw(input.as_bytes(), &mut [0; 16]);
+    let result = hca.exec(&DestroyEq { eqn });
     if let (Err(_), Some(ring)) = (&result, ring) {
         // Its memory stays with all that the device may still use.
         vector.put_back(ring);

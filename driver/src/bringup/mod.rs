@@ -18,6 +18,8 @@ mod teardown;
 
 use std::sync::Arc;
 
+use ferroce_firmware_iface::cmds::{EnableHca, InitHca, PagesFor};
+
 use crate::caps::Caps;
 use crate::context::{Adapter, FirmwareVersion, OpenConfig};
 use crate::error::{OpenError, Step, StepError};
@@ -122,16 +124,16 @@ fn commands(
     config: &OpenConfig,
     progress: &mut Progress,
 ) -> Stepped<(Caps, Adapter)> {
-    at(Step::EnableHca, hca::enable(hca))?;
+    at(Step::EnableHca, hca.exec(&EnableHca))?;
     progress.enabled = true;
     at(Step::Issi, hca::issi(hca))?;
-    at(Step::BootPages, hca::give_pages(hca, hca::PageKind::Boot))?;
+    at(Step::BootPages, hca::give_pages(hca, PagesFor::Boot))?;
     if !facts.virtual_function {
         at(Step::HostEndianness, hca::host_endianness(hca))?;
     }
     at(Step::Capabilities, hca::negotiate_capabilities(hca))?;
-    at(Step::InitPages, hca::give_pages(hca, hca::PageKind::Init))?;
-    at(Step::InitHca, hca::init(hca))?;
+    at(Step::InitPages, hca::give_pages(hca, PagesFor::Init))?;
+    at(Step::InitHca, hca.exec(&InitHca))?;
     progress.initialised = true;
     let caps = at(Step::EffectiveCapabilities, hca::effective_capabilities(hca))?;
     let adapter = at(Step::Adapter, hca::adapter(hca))?;

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ferroce_firmware_iface::cmds::QueryNicVportContext;
+
 use super::{Progress, Stepped, at};
 use crate::caps::Caps;
 use crate::context::OpenConfig;
@@ -33,7 +35,7 @@ pub(super) fn start(hca: &Hca, caps: &Caps, config: &OpenConfig, progress: &mut 
 
 /// The port's MAC: what the configuration says, or what firmware has.
 fn mac(hca: &Hca, config: &OpenConfig) -> Result<MacAddress, StepError> {
-    let own = port::vport_mac(&port::query_vport(hca)?);
+    let own = port::vport_mac(&hca.exec(&QueryNicVportContext)?);
     let mac = config.mac.unwrap_or(own);
     if !mac.is_unicast() {
         let value = mac.0.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));

@@ -1,11 +1,9 @@
 //! Bring-up in reverse, from whatever step it had reached.
 
-use ferroce_firmware_iface::layouts::{DisableHcaIn, TeardownHcaIn};
-use ferroce_firmware_iface::opcode::Opcode;
-use zerocopy::IntoBytes;
+use ferroce_firmware_iface::cmds::{DisableHca, TeardownHca};
 
 use super::{Progress, Stepped, at, eqs, network, registers};
-use crate::error::{CommandError, DeviceFailure, Step, StepError};
+use crate::error::{DeviceFailure, Step, StepError};
 use crate::hca::Hca;
 
 /// How teardown went.
@@ -62,25 +60,12 @@ fn orderly(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
         at(Step::Uar, uar.dealloc(hca))?;
     }
     if std::mem::take(&mut progress.initialised) {
-        at(Step::InitHca, teardown_hca(hca))?;
+        at(Step::InitHca, hca.exec(&TeardownHca))?;
     }
     let count = at(Step::ReclaimPages, hca.pages().take_all(hca))?;
     log::debug!("firmware gave {count} pages back");
     if std::mem::take(&mut progress.enabled) {
-        at(Step::EnableHca, disable_hca(hca))?;
+        at(Step::EnableHca, hca.exec(&DisableHca))?;
     }
     Ok(())
-}
-
-fn teardown_hca(hca: &Hca) -> Result<(), CommandError> {
-    let mut input = TeardownHcaIn::default();
-    input.set_opcode(Opcode::TEARDOWN_HCA.0);
-    // Profile 0: in order, with all resources freed before.
-    hca.exec_raw(input.as_bytes(), &mut [0; 16])
-}
-
-fn disable_hca(hca: &Hca) -> Result<(), CommandError> {
-    let mut input = DisableHcaIn::default();
-    input.set_opcode(Opcode::DISABLE_HCA.0);
-    hca.exec_raw(input.as_bytes(), &mut [0; 16])
 }

@@ -3,6 +3,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use ferroce_hw_regs::ids::Eqn;
+
 use super::Context;
 use crate::bringup::create_completion_eq;
 use crate::cmdq::lock;
@@ -24,7 +26,7 @@ impl Context {
     /// # Errors
     ///
     /// There is no such vector, or CREATE_EQ failed.
-    pub fn comp_eqn(&self, vector: usize) -> Result<u8, StepError> {
+    pub fn comp_eqn(&self, vector: usize) -> Result<Eqn, StepError> {
         let Some(slot) = self.completion_eqns.get(vector) else {
             let limit = format!("below {}", self.completion_eqns.len());
             return Err(StepError::Value {

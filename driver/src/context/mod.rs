@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ferroce_firmware_iface::command::Command;
+use ferroce_hw_regs::ids::Eqn;
 
 pub use facts::{Adapter, CloseReport, ContextCounters, FirmwareVersion};
 use service::Service;
@@ -46,7 +47,7 @@ pub struct Context {
     uar: Arc<Uar>,
     gids: Arc<GidTable>,
     /// Event queue of each completion vector, made when it is first asked for.
-    completion_eqns: Vec<Mutex<Option<u8>>>,
+    completion_eqns: Vec<Mutex<Option<Eqn>>>,
     completion_eq_log_size: u8,
     progress: Mutex<Progress>,
     service: Mutex<Option<Service>>,

@@ -19,15 +19,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
-use ferroce_firmware_iface::command::{DecodeError, addresses, push_addresses};
-use ferroce_firmware_iface::layout::Layout;
-use ferroce_firmware_iface::layouts::{ManagePagesIn, ManagePagesOut};
-use ferroce_firmware_iface::opcode::Opcode;
-use zerocopy::{FromBytes, IntoBytes};
+use ferroce_firmware_iface::cmds::{CannotGivePages, GivePages, TakePages};
+use ferroce_firmware_iface::command::Command;
 
 use crate::cmdq::{SlotClass, Ticket, lock};
 use crate::error::{CommandError, StepError};
-use crate::hca::Hca;
+use crate::hca::{self, Hca};
 use crate::mem::{AllocOptions, DmaBuffer, DmaError, DmaSpace, PageKind};
 
 use pool::PagePool;
@@ -35,7 +32,7 @@ use pool::PagePool;
 /// Bytes of a firmware page, whatever the host's pages are.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Most pages that one MANAGE_PAGES TAKE asks for, as Linux does.
-const TAKE_AT_ONCE: usize = 768;
+const TAKE_AT_ONCE: u32 = 768;
 /// Most pages of one page request; Linux clamps to the same.
 const MAX_REQUEST: u32 = 50_000;
 /// Page requests that may wait. Firmware sends the next one when the last was answered, so more is a flood.
@@ -46,10 +43,6 @@ const MIN_CHUNK: usize = 64;
 const HUGE_BYTES: usize = 2 << 20;
 /// How long firmware may take to give back one more page at teardown. Source: Linux mlx5.
 const RECLAIM_TIMEOUT: Duration = Duration::from_secs(5);
-
-const OP_CANT_GIVE: u16 = 0;
-const OP_GIVE: u16 = 1;
-const OP_TAKE: u16 = 2;
 
 /// What firmware asked for in a page request event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,11 +88,38 @@ pub struct PageCounters {
     pub foreign: u64,
 }
 
+/// What is done about a page request.
 #[derive(Debug)]
 enum Work {
     Give(Vec<u64>),
-    Take(usize),
+    Take(TakePages),
     CantGive,
+}
+
+impl Work {
+    /// The command's input, and the length of its answer.
+    fn encode(&self, request: &PageRequest) -> Result<(Vec<u8>, usize), CommandError> {
+        fn encode<C: Command>(command: &C) -> Result<(Vec<u8>, usize), CommandError> {
+            Ok((hca::encode(command)?, command.output_length()))
+        }
+        let PageRequest {
+            function: function_id,
+            embedded_cpu,
+            ..
+        } = *request;
+        match self {
+            Self::Give(pages) => encode(&GivePages {
+                function_id,
+                embedded_cpu,
+                pages,
+            }),
+            Self::Take(take) => encode(take),
+            Self::CantGive => encode(&CannotGivePages {
+                function_id,
+                embedded_cpu,
+            }),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -169,8 +189,12 @@ impl Pages {
             });
         }
         let pages = self.free_pages(&mut state, count as usize)?;
-        let input = manage_pages(OP_GIVE, function, false, count, &pages);
-        match hca.exec_in(SlotClass::Pages, &input, &mut [0; ManagePagesOut::BYTES]) {
+        let give = GivePages {
+            function_id: function,
+            embedded_cpu: false,
+            pages: &pages,
+        };
+        match hca.exec_in(SlotClass::Pages, &give) {
             Ok(()) => {
                 state.pool.give(function, &pages);
                 state.counters.given += pages.len() as u64;
@@ -242,61 +266,23 @@ impl Pages {
     }
 
     fn start(&self, state: &mut State, hca: &Hca, request: PageRequest) {
-        let PageRequest {
-            function,
-            embedded_cpu,
-            release_all,
-            pages,
-        } = request;
         log::debug!("firmware sent {request:?}");
-        if release_all {
+        let function = request.function;
+        if request.release_all {
             let count = state.pool.reclaim_all(function) as u64;
             state.counters.reclaimed += count;
             return;
         }
-        let pages = pages.clamp(-(MAX_REQUEST as i32), MAX_REQUEST as i32);
-        let count = pages.unsigned_abs();
-        let (work, input, output) = if pages < 0 {
-            let asked = (count as usize).min(TAKE_AT_ONCE);
-            let rest = i64::from(pages) + asked as i64;
-            if rest < 0 {
-                lock(&self.requests).push_front(PageRequest {
-                    pages: rest as i32,
-                    ..request
-                });
-            }
-            let input = manage_pages(OP_TAKE, function, embedded_cpu, asked as u32, &[]);
-            (Work::Take(asked), input, ManagePagesOut::BYTES + 8 * asked)
-        } else {
-            let room = self.limit.saturating_sub(state.pool.given.len());
-            let pages = if count as usize > room {
-                Err(StepError::TooManyPages {
-                    asked: count,
-                    given: state.pool.given.len(),
-                    limit: self.limit,
-                })
-            } else {
-                self.free_pages(state, count as usize)
-            };
-            match pages {
-                Ok(pages) => {
-                    let input = manage_pages(OP_GIVE, function, embedded_cpu, count, &pages);
-                    (Work::Give(pages), input, ManagePagesOut::BYTES)
-                }
-                Err(error) => {
-                    log::error!("can't give firmware {count} pages for function {function}: {error}");
-                    state.counters.refused += 1;
-                    let input = manage_pages(OP_CANT_GIVE, function, embedded_cpu, 0, &[]);
-                    (Work::CantGive, input, ManagePagesOut::BYTES)
-                }
-            }
-        };
+        let work = self.work(state, request);
         let deadline = Instant::now() + hca.command_timeout();
-        match hca
-            .cmdq()
-            .submit(SlotClass::Pages, &input, output, Instant::now())
-        {
-            Ok(ticket) => {
+        let sent = work.encode(&request).and_then(|(input, output)| {
+            let ticket = hca
+                .cmdq()
+                .submit(SlotClass::Pages, &input, output, Instant::now())?;
+            Ok((ticket, output))
+        });
+        match sent {
+            Ok((ticket, output)) => {
                 state.in_flight = Some(InFlight {
                     ticket,
                     function,
@@ -310,6 +296,46 @@ impl Pages {
                 if let Work::Give(pages) = work {
                     state.pool.put_back(&pages);
                 }
+            }
+        }
+    }
+
+    /// What to do about a page request. Of one that takes more than one command, the rest is put back as the next.
+    fn work(&self, state: &mut State, request: PageRequest) -> Work {
+        let function = request.function;
+        let pages = request.pages.clamp(-(MAX_REQUEST as i32), MAX_REQUEST as i32);
+        let count = pages.unsigned_abs();
+        if pages < 0 {
+            let num_pages = count.min(TAKE_AT_ONCE);
+            let rest = pages + num_pages as i32;
+            if rest < 0 {
+                lock(&self.requests).push_front(PageRequest {
+                    pages: rest,
+                    ..request
+                });
+            }
+            return Work::Take(TakePages {
+                function_id: function,
+                embedded_cpu: request.embedded_cpu,
+                num_pages,
+            });
+        }
+        let given = state.pool.given.len();
+        let pages = if count as usize > self.limit.saturating_sub(given) {
+            Err(StepError::TooManyPages {
+                asked: count,
+                given,
+                limit: self.limit,
+            })
+        } else {
+            self.free_pages(state, count as usize)
+        };
+        match pages {
+            Ok(pages) => Work::Give(pages),
+            Err(error) => {
+                log::error!("can't give firmware {count} pages for function {function}: {error}");
+                state.counters.refused += 1;
+                Work::CantGive
             }
         }
     }
@@ -330,11 +356,13 @@ impl Pages {
         let before = state.pool.given.len();
         let mut progress = Instant::now();
         while let Some(function) = state.pool.given.values().next().copied() {
-            let asked = state.pool.given_to(function).min(TAKE_AT_ONCE);
-            let input = manage_pages(OP_TAKE, function, false, asked as u32, &[]);
-            let mut output = vec![0; ManagePagesOut::BYTES + 8 * asked];
-            hca.exec_in(SlotClass::Pages, &input, &mut output)?;
-            if taken(&mut state, function, asked, &output)? > 0 {
+            let take = TakePages {
+                function_id: function,
+                embedded_cpu: false,
+                num_pages: state.pool.given_to(function).min(TAKE_AT_ONCE as usize) as u32,
+            };
+            let pages = hca.exec_in(SlotClass::Pages, &take)?;
+            if taken(&mut state, function, &pages) > 0 {
                 progress = Instant::now();
             } else if progress.elapsed() >= RECLAIM_TIMEOUT.min(hca.command_timeout()) {
                 return Err(StepError::PagesKept {
@@ -377,9 +405,12 @@ fn settle(state: &mut State, hca: &Hca, flight: InFlight) {
             state.pool.give(function, &pages);
             state.counters.given += pages.len() as u64;
         }
-        (Ok(()), Work::Take(asked)) => {
-            if let Err(error) = taken(state, function, asked, &answer) {
-                log::error!("{opcode} TAKE for function {function}: {error}");
+        (Ok(()), Work::Take(take)) => {
+            match hca::decode(&take, &answer) {
+                Ok(pages) => {
+                    taken(state, function, &pages);
+                }
+                Err(error) => log::error!("{opcode} TAKE for function {function}: {error}"),
             }
             // A chunk's worth stays for the next request.
             drop(state.pool.trim(MIN_CHUNK));
@@ -397,7 +428,10 @@ fn settle(state: &mut State, hca: &Hca, flight: InFlight) {
 fn settle_failed_give(state: &mut State, function: u16, pages: &[u64], error: &CommandError) {
     let not_sent = matches!(
         error,
-        CommandError::NoSlot { .. } | CommandError::Length { .. } | CommandError::Memory { .. }
+        CommandError::NoSlot { .. }
+            | CommandError::Length { .. }
+            | CommandError::Memory { .. }
+            | CommandError::Encode { .. }
     );
     if error.refused() || not_sent {
         state.pool.put_back(pages);
@@ -407,25 +441,11 @@ fn settle_failed_give(state: &mut State, function: u16, pages: &[u64], error: &C
     }
 }
 
-/// Records the pages that a TAKE returned; how many there were.
-fn taken(state: &mut State, function: u16, asked: usize, output: &[u8]) -> Result<usize, CommandError> {
-    let layout = ManagePagesOut::INFO.name;
-    let bad = |value, why| CommandError::Decode {
-        opcode: Opcode::MANAGE_PAGES,
-        source: DecodeError::BadValue {
-            layout,
-            field: "output_num_entries",
-            value,
-            why,
-        },
-    };
-    let count = ManagePagesOut::ref_from_prefix(output).map_or(0, |(out, _)| out.output_num_entries());
-    if count as usize > asked {
-        return Err(bad(u64::from(count), "more pages than were asked for"));
-    }
+/// Records the pages that a TAKE returned; how many of them firmware had.
+fn taken(state: &mut State, function: u16, pages: &[u64]) -> usize {
     let mut own = 0;
-    for page in addresses(output, ManagePagesOut::PAS_OFFSET).take(count as usize) {
-        if state.pool.reclaim(function, page) {
+    for page in pages {
+        if state.pool.reclaim(function, *page) {
             own += 1;
         } else {
             state.counters.foreign += 1;
@@ -433,19 +453,7 @@ fn taken(state: &mut State, function: u16, asked: usize, output: &[u8]) -> Resul
         }
     }
     state.counters.reclaimed += own as u64;
-    Ok(own)
-}
-
-fn manage_pages(op_mod: u16, function: u16, embedded_cpu: bool, count: u32, pages: &[u64]) -> Vec<u8> {
-    let mut input = ManagePagesIn::default();
-    input.set_opcode(Opcode::MANAGE_PAGES.0);
-    input.set_op_mod(op_mod);
-    input.set_function_id(function);
-    input.set_embedded_cpu_function(embedded_cpu);
-    input.set_input_num_entries(count);
-    let mut bytes = input.as_bytes().to_vec();
-    push_addresses(&mut bytes, pages);
-    bytes
+    own
 }
 
 #[cfg(test)]
@@ -466,13 +474,5 @@ mod tests {
                 pages: -16
             }
         );
-    }
-
-    #[test]
-    fn a_give_command_is_what_a_real_card_was_sent() {
-        // The real card's recorded MANAGE_PAGES for its 6 boot pages, without the addresses.
-        let input = manage_pages(OP_GIVE, 0, false, 6, &[0x1000]);
-        assert_eq!(input[..16], [1, 8, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 6]);
-        assert_eq!(input[16..], [0, 0, 0, 0, 0, 0, 0x10, 0]);
     }
 }

@@ -319,7 +319,7 @@ fn describe(
     let mut cqc = Cqc::default();
     cqc.set_log_cq_size(entries.ilog2() as u8)?;
     cqc.set_uar_page(context.uar().index())?;
-    cqc.set_c_eqn_or_apu_element(eqn.into());
+    cqc.set_c_eqn_or_apu_element(eqn.get());
     cqc.set_log_page_size(pages::queue_log_page_size(&list))?;
     cqc.set_dbr_addr(buffer.iova() + record_at as u64);
     Ok(cqc)

@@ -1,6 +1,7 @@
 //! Capabilities.
 
 use alloc::vec::Vec;
+use core::fmt;
 use core::marker::PhantomData;
 
 use super::{encode, plain_answer};
@@ -11,38 +12,28 @@ use crate::layouts::{
     QueryHcaCapOut, RoceCap, SetHcaCapIn,
 };
 use crate::opcode::Opcode;
+use crate::status::numbers;
 
-/// Bytes that any capability takes in QUERY_HCA_CAP and SET_HCA_CAP.
-pub const CAPABILITY_BYTES: usize = QueryHcaCapOut::BYTES - QueryHcaCapOut::CAPABILITY_OFFSET;
+/// Bytes that any capability takes in QUERY_HCA_CAP and SET_HCA_CAP. Source: PRM `hca_cap_union`.
+pub const CAP_BYTES: usize = QueryHcaCapOut::BYTES - QueryHcaCapOut::CAPABILITY_OFFSET;
 
-/// A group of capabilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum CapType {
-    /// `cmd_hca_cap`.
-    General = 0x0,
-    /// `per_protocol_networking_offload_caps`.
-    EthernetOffloads = 0x1,
-    /// `odp_cap`.
-    Odp = 0x2,
-    /// `atomic_caps`.
-    Atomic = 0x3,
-    /// `roce_cap`.
-    Roce = 0x4,
-    /// `flow_table_nic_cap`.
-    FlowTable = 0x7,
-    /// `flow_table_eswitch_cap`.
-    EswitchFlowTable = 0x8,
-    /// `e_switch_cap`.
-    Eswitch = 0x9,
-    /// `qos_cap`.
-    Qos = 0xc,
-    /// `debug_cap`.
-    Debug = 0xd,
-    /// `device_mem_cap`.
-    DeviceMemory = 0xf,
-    /// `cmd_hca_cap_2`.
-    General2 = 0x20,
+numbers! {
+    /// A group of capabilities: `op_mod` of QUERY_HCA_CAP and SET_HCA_CAP without its lowest bit.
+    pub struct CapType(u16) {
+        GENERAL = 0x0, "cmd_hca_cap";
+        ETHERNET_OFFLOADS = 0x1, "per_protocol_networking_offload_caps";
+        ODP = 0x2, "odp_cap";
+        ATOMIC = 0x3, "atomic_caps";
+        ROCE = 0x4, "roce_cap";
+        FLOW_TABLE = 0x7, "flow_table_nic_cap";
+        ESWITCH_FLOW_TABLE = 0x8, "flow_table_eswitch_cap";
+        ESWITCH = 0x9, "e_switch_cap";
+        QOS = 0xc, "qos_cap";
+        DEBUG = 0xd, "debug_cap";
+        DEVICE_MEMORY = 0xf, "device_mem_cap";
+        GENERAL_2 = 0x20, "cmd_hca_cap_2";
+        PORT_SELECTION = 0x25, "port_selection_cap";
+    }
 }
 
 /// Which of the two values of a capability.
@@ -54,7 +45,7 @@ pub enum CapMode {
     Current = 1,
 }
 
-/// A layout that is a capability.
+/// A layout that is a capability; it takes at most [`CAP_BYTES`].
 pub trait Capability: Layout {
     /// Its group.
     const TYPE: CapType;
@@ -65,16 +56,53 @@ macro_rules! capability {
         impl Capability for $T {
             const TYPE: CapType = CapType::$type;
         }
+
+        const _: () = assert!($T::BYTES <= CAP_BYTES);
     )*};
 }
 
 capability! {
-    CmdHcaCap = General;
-    CmdHcaCap2 = General2;
-    OdpCap = Odp;
-    AtomicCaps = Atomic;
-    RoceCap = Roce;
-    PerProtocolNetworkingOffloadCaps = EthernetOffloads;
+    CmdHcaCap = GENERAL;
+    CmdHcaCap2 = GENERAL_2;
+    OdpCap = ODP;
+    AtomicCaps = ATOMIC;
+    RoceCap = ROCE;
+    PerProtocolNetworkingOffloadCaps = ETHERNET_OFFLOADS;
+}
+
+/// A group of capabilities as the firmware has it, with what the PRM's tables have no names for: SET_HCA_CAP is to
+/// hand back what QUERY_HCA_CAP said, but for what its caller means to change.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CapValue<T> {
+    /// The table. Bits in it that no field covers stay as they came.
+    pub layout: T,
+    /// The bytes after the table.
+    beyond: Vec<u8>,
+}
+
+impl<T: Capability> CapValue<T> {
+    /// Reads a capability as it stands in a command; what is missing of its [`CAP_BYTES`] is 0.
+    ///
+    /// # Errors
+    ///
+    /// Fewer bytes than the table has.
+    pub fn from_bytes(bytes: &[u8]) -> Result<CapValue<T>, DecodeError> {
+        let layout = output::<T>(bytes)?.clone();
+        let mut beyond = bytes[T::INFO.bytes..].to_vec();
+        beyond.resize(CAP_BYTES - T::INFO.bytes, 0);
+        Ok(CapValue { layout, beyond })
+    }
+
+    /// The [`CAP_BYTES`] as they stand in a command.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [self.layout.as_bytes(), &self.beyond].concat()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for CapValue<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.layout.fmt(f)
+    }
 }
 
 /// Asks for a group of capabilities.
@@ -95,11 +123,11 @@ impl<T: Capability> QueryHcaCap<T> {
 }
 
 impl<T: Capability> Command for QueryHcaCap<T> {
-    type Output = T;
+    type Output = CapValue<T>;
     const OPCODE: Opcode = Opcode::QUERY_HCA_CAP;
 
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let op_mod = (T::TYPE as u16) << 1 | self.mode as u16;
+        let op_mod = T::TYPE.0 << 1 | self.mode as u16;
         Ok(encode(Self::OPCODE, op_mod, &QueryHcaCapIn::default(), &[]))
     }
 
@@ -107,9 +135,9 @@ impl<T: Capability> Command for QueryHcaCap<T> {
         QueryHcaCapOut::BYTES
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<T, DecodeError> {
+    fn decode(&self, bytes: &[u8]) -> Result<CapValue<T>, DecodeError> {
         output::<QueryHcaCapOut>(bytes)?;
-        output::<T>(&bytes[QueryHcaCapOut::CAPABILITY_OFFSET..]).cloned()
+        CapValue::from_bytes(&bytes[QueryHcaCapOut::CAPABILITY_OFFSET..])
     }
 }
 
@@ -117,19 +145,48 @@ impl<T: Capability> Command for QueryHcaCap<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct SetHcaCap<'a, T> {
     /// What shall be in force.
-    pub capability: &'a T,
+    pub value: &'a CapValue<T>,
 }
 
 impl<T: Capability> Command for SetHcaCap<'_, T> {
     const OPCODE: Opcode = Opcode::SET_HCA_CAP;
 
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut bytes = encode(Self::OPCODE, (T::TYPE as u16) << 1, &SetHcaCapIn::default(), &[]);
-        let capability = self.capability.as_bytes();
-        let from = SetHcaCapIn::CAPABILITY_OFFSET;
-        bytes[from..from + capability.len()].copy_from_slice(capability);
+        // The type stands where QUERY_HCA_CAP has it: above the bit for the mode.
+        let mut bytes = encode(Self::OPCODE, T::TYPE.0 << 1, &SetHcaCapIn::default(), &[]);
+        bytes.truncate(SetHcaCapIn::CAPABILITY_OFFSET);
+        bytes.extend_from_slice(&self.value.to_bytes());
         Ok(bytes)
     }
 
     plain_answer!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_queried_is_set_again_with_what_has_no_name() {
+        let mut answer = [0; QueryHcaCapOut::BYTES];
+        answer[QueryHcaCapOut::BYTES - 1] = 0x5a;
+        let query = QueryHcaCap::<CmdHcaCap>::new(CapMode::Current);
+        let mut value = query.decode(&answer).unwrap();
+        value.layout.set_roce(true);
+        let input = SetHcaCap { value: &value }.encode().unwrap();
+        assert_eq!(input.len(), SetHcaCapIn::BYTES);
+        assert_eq!(input.last(), Some(&0x5a));
+        let set = CapValue::<CmdHcaCap>::from_bytes(&input[SetHcaCapIn::CAPABILITY_OFFSET..]).unwrap();
+        assert_eq!(set, value);
+    }
+
+    #[test]
+    fn a_short_capability_is_refused() {
+        assert!(CapValue::<CmdHcaCap>::from_bytes(&[0; 16]).is_err());
+        assert!(
+            QueryHcaCap::<RoceCap>::new(CapMode::Max)
+                .decode(&[0; 16])
+                .is_err()
+        );
+    }
 }

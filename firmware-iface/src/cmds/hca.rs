@@ -6,7 +6,7 @@ use super::{encode, plain_answer};
 use crate::command::{Command, DecodeError, EncodeError, output};
 use crate::layouts::{
     DisableHcaIn, EnableHcaIn, InitHcaIn, QueryAdapterIn, QueryAdapterOut, QueryIssiIn, QueryIssiOut,
-    SetDriverVersionIn, SetIssiIn, TeardownHcaIn, TeardownHcaOut,
+    SetIssiIn, TeardownHcaIn,
 };
 use crate::opcode::Opcode;
 
@@ -94,75 +94,34 @@ impl Command for SetIssi {
 
 /// Starts the HCA with the capabilities that have been set.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct InitHca {
-    /// Owner id, where `cmd_hca_cap.sw_owner_id` is set: tells LAG and multi-host functions of one driver apart.
-    pub sw_owner_id: [u32; 4],
-}
+pub struct InitHca;
 
 impl Command for InitHca {
     const OPCODE: Opcode = Opcode::INIT_HCA;
 
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = InitHcaIn::default();
-        for (i, dword) in self.sw_owner_id.into_iter().enumerate() {
-            input.set_sw_owner_id(i, dword);
-        }
-        let bytes = encode(Self::OPCODE, 0, &input, &[]);
-        // Without an owner id the command is its first 16 bytes, as firmware knew it before that field.
-        let length = if self.sw_owner_id == [0; 4] {
-            16
-        } else {
-            bytes.len()
-        };
-        Ok(bytes[..length].to_vec())
+        let mut bytes = encode(Self::OPCODE, 0, &InitHcaIn::default(), &[]);
+        // sw_owner_id is for functions that share resources. Without it the command is what it was before that field.
+        bytes.truncate(16);
+        Ok(bytes)
     }
 
     plain_answer!();
 }
 
-/// How TEARDOWN_HCA stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TeardownProfile {
-    /// All objects are gone already.
-    Graceful = 0,
-    /// Stop whatever there is (`cmd_hca_cap.force_teardown`).
-    Force = 1,
-    /// Prepare for `nic_interface` going to disabled (`cmd_hca_cap.fast_teardown`).
-    PrepareFast = 2,
-}
-
-/// Stops the HCA.
-#[derive(Clone, Copy, Debug)]
-pub struct TeardownHca {
-    /// How.
-    pub profile: TeardownProfile,
-}
+/// Stops the HCA, whose objects are all gone already.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TeardownHca;
 
 impl Command for TeardownHca {
-    type Output = ();
     const OPCODE: Opcode = Opcode::TEARDOWN_HCA;
 
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = TeardownHcaIn::default();
-        input.set_profile(self.profile as u16);
-        Ok(encode(Self::OPCODE, 0, &input, &[]))
+        // Profile 0: in order. The others stop what runs.
+        Ok(encode(Self::OPCODE, 0, &TeardownHcaIn::default(), &[]))
     }
 
-    fn output_length(&self) -> usize {
-        TeardownHcaOut::BYTES
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<(), DecodeError> {
-        if output::<TeardownHcaOut>(bytes)?.state() && self.profile == TeardownProfile::Force {
-            return Err(DecodeError::BadValue {
-                layout: "teardown_hca_out",
-                field: "state",
-                value: 1,
-                why: "the firmware could not stop the HCA by force; a function reset is needed",
-            });
-        }
-        Ok(())
-    }
+    plain_answer!();
 }
 
 /// What board this is.
@@ -174,6 +133,8 @@ pub struct QueryAdapter;
 pub struct Adapter {
     /// The vendor's OUI, 24 bits.
     pub ieee_vendor_id: u32,
+    /// PCI vendor id of the board's maker.
+    pub vsd_vendor_id: u16,
     /// Parameter set id: names the board and its configuration. ASCII, padded with zeros.
     pub psid: [u8; 16],
 }
@@ -198,28 +159,8 @@ impl Command for QueryAdapter {
         }
         Ok(Adapter {
             ieee_vendor_id: block.ieee_vendor_id(),
+            vsd_vendor_id: block.vsd_vendor_id(),
             psid,
         })
     }
-}
-
-/// Tells the firmware which driver it has (`cmd_hca_cap.driver_version`).
-#[derive(Clone, Copy, Debug)]
-pub struct SetDriverVersion<'a> {
-    /// `OS,driver,version`: at most 63 bytes; what is beyond is cut off.
-    pub version: &'a str,
-}
-
-impl Command for SetDriverVersion<'_> {
-    const OPCODE: Opcode = Opcode::SET_DRIVER_VERSION;
-
-    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = SetDriverVersionIn::default();
-        for (i, byte) in self.version.bytes().take(63).enumerate() {
-            input.set_driver_version(i, byte);
-        }
-        Ok(encode(Self::OPCODE, 0, &input, &[]))
-    }
-
-    plain_answer!();
 }

@@ -95,7 +95,7 @@ impl Command for DeallocUar {
 /// Bits of a translation entry (`mtt`) that allow the device to write and to read the page.
 pub const MTT_PRESENT: u64 = 0x3;
 /// Translation entries are counted in units of 16 bytes.
-pub const OCTWORD_BYTES: usize = 16;
+const OCTWORD_BYTES: usize = 16;
 
 /// Makes a memory key with a list of translations.
 #[derive(Clone, Copy, Debug)]

@@ -14,8 +14,6 @@ pub enum PagesFor {
     Boot = 1,
     /// Before INIT_HCA.
     Init = 2,
-    /// At any time.
-    Regular = 3,
 }
 
 /// op_mods of MANAGE_PAGES.
@@ -75,6 +73,8 @@ impl Command for QueryPages {
 pub struct GivePages<'a> {
     /// As [`QueryPages`] or the event named it.
     pub function_id: u16,
+    /// The function is one of an embedded CPU.
+    pub embedded_cpu: bool,
     /// IOVAs of 4 KiB pages.
     pub pages: &'a [u64],
 }
@@ -85,6 +85,7 @@ impl Command for GivePages<'_> {
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let mut input = ManagePagesIn::default();
         input.set_function_id(self.function_id);
+        input.set_embedded_cpu_function(self.embedded_cpu);
         input.set_input_num_entries(u32::try_from(self.pages.len()).map_err(|_| EncodeError::TooMany {
             what: "pages",
             count: self.pages.len(),
@@ -101,6 +102,8 @@ impl Command for GivePages<'_> {
 pub struct CannotGivePages {
     /// As the event named it.
     pub function_id: u16,
+    /// The function is one of an embedded CPU.
+    pub embedded_cpu: bool,
 }
 
 impl Command for CannotGivePages {
@@ -109,6 +112,7 @@ impl Command for CannotGivePages {
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let mut input = ManagePagesIn::default();
         input.set_function_id(self.function_id);
+        input.set_embedded_cpu_function(self.embedded_cpu);
         Ok(encode(
             Self::OPCODE,
             manage_pages_op::ALLOCATION_FAIL,
@@ -125,6 +129,8 @@ impl Command for CannotGivePages {
 pub struct TakePages {
     /// As [`QueryPages`] or the event named it.
     pub function_id: u16,
+    /// The function is one of an embedded CPU.
+    pub embedded_cpu: bool,
     /// At most so many. Linux never asks for more than 768 at once.
     pub num_pages: u32,
 }
@@ -137,6 +143,7 @@ impl Command for TakePages {
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let mut input = ManagePagesIn::default();
         input.set_function_id(self.function_id);
+        input.set_embedded_cpu_function(self.embedded_cpu);
         input.set_input_num_entries(self.num_pages);
         Ok(encode(Self::OPCODE, manage_pages_op::TAKE, &input, &[]))
     }

@@ -6,10 +6,8 @@ use super::{encode, plain_answer};
 use crate::command::{Command, DecodeError, EncodeError, output};
 use crate::layouts::{
     DeleteL2TableEntryIn, MacAddressLayout, ModifyNicVportContextIn, ModifyNicVportFieldSelect,
-    NicVportContext, QueryHcaVportPkeyIn, QueryHcaVportPkeyOut, QueryNicVportContextIn,
-    QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVportCounterIn,
-    QueryVportCounterOut, QueryVportStateIn, QueryVportStateOut, RoceAddrLayout, SetL2TableEntryIn,
-    SetRoceAddressIn,
+    NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut, QueryVportStateIn, QueryVportStateOut,
+    RoceAddrLayout, SetL2TableEntryIn, SetRoceAddressIn,
 };
 use crate::opcode::Opcode;
 
@@ -130,8 +128,8 @@ pub struct QueryVportState;
 pub struct VportState {
     /// What is wanted: 0 down, 1 up, 2 as the port is.
     pub admin_state: u8,
-    /// What is.
-    pub up: bool,
+    /// What is: 0 down, 1 up.
+    pub state: u8,
 }
 
 impl Command for QueryVportState {
@@ -150,67 +148,8 @@ impl Command for QueryVportState {
         let out = output::<QueryVportStateOut>(bytes)?;
         Ok(VportState {
             admin_state: out.admin_state(),
-            up: out.state() == 1,
+            state: out.state(),
         })
-    }
-}
-
-/// Asks for the virtual port's packet and byte counters.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct QueryVportCounter {
-    /// Whether to set them back to zero.
-    pub clear: bool,
-}
-
-impl Command for QueryVportCounter {
-    type Output = QueryVportCounterOut;
-    const OPCODE: Opcode = Opcode::QUERY_VPORT_COUNTER;
-
-    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = QueryVportCounterIn::default();
-        input.set_clear(self.clear);
-        Ok(encode(Self::OPCODE, 0, &input, &[]))
-    }
-
-    fn output_length(&self) -> usize {
-        QueryVportCounterOut::BYTES
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<QueryVportCounterOut, DecodeError> {
-        output::<QueryVportCounterOut>(bytes).copied()
-    }
-}
-
-/// Asks for an entry of the P_Key table.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryHcaVportPkey {
-    /// Which.
-    pub index: u16,
-}
-
-impl Command for QueryHcaVportPkey {
-    type Output = u16;
-    const OPCODE: Opcode = Opcode::QUERY_HCA_VPORT_PKEY;
-
-    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = QueryHcaVportPkeyIn::default();
-        input.set_pkey_index(self.index);
-        Ok(encode(Self::OPCODE, 0, &input, &[]))
-    }
-
-    fn output_length(&self) -> usize {
-        QueryHcaVportPkeyOut::BYTES + 4
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<u16, DecodeError> {
-        match bytes.get(QueryHcaVportPkeyOut::PKEY_OFFSET..) {
-            Some([_, _, high, low, ..]) => Ok(u16::from_be_bytes([*high, *low])),
-            _ => Err(DecodeError::Truncated {
-                layout: "query_hca_vport_pkey_out",
-                expected: QueryHcaVportPkeyOut::BYTES + 4,
-                actual: bytes.len(),
-            }),
-        }
     }
 }
 
@@ -234,32 +173,6 @@ impl Command for SetRoceAddress<'_> {
     }
 
     plain_answer!();
-}
-
-/// Asks for an entry of the RoCE address (GID) table.
-#[derive(Clone, Copy, Debug)]
-pub struct QueryRoceAddress {
-    /// Which, below `roce_cap.roce_address_table_size`.
-    pub index: u16,
-}
-
-impl Command for QueryRoceAddress {
-    type Output = RoceAddrLayout;
-    const OPCODE: Opcode = Opcode::QUERY_ROCE_ADDRESS;
-
-    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
-        let mut input = QueryRoceAddressIn::default();
-        input.set_roce_address_index(self.index);
-        Ok(encode(Self::OPCODE, 0, &input, &[]))
-    }
-
-    fn output_length(&self) -> usize {
-        QueryRoceAddressOut::BYTES
-    }
-
-    fn decode(&self, bytes: &[u8]) -> Result<RoceAddrLayout, DecodeError> {
-        Ok(*output::<QueryRoceAddressOut>(bytes)?.roce_address())
-    }
 }
 
 /// Sets an entry of the embedded switch's L2 table: frames to this MAC address come to this function.

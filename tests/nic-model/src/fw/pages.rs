@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
+use ferroce_firmware_iface::cmds::manage_pages_op;
 use ferroce_firmware_iface::command::addresses;
 use ferroce_firmware_iface::event::EventType;
 use ferroce_firmware_iface::layouts::{
@@ -260,12 +261,12 @@ pub(super) fn manage(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
     own_function(input.embedded_cpu_function(), input.function_id())?;
     let count = u64::from(input.input_num_entries());
     match call.header.op_mod {
-        0 => {
+        manage_pages_op::ALLOCATION_FAIL => {
             fw.pages.asked = 0;
             fw.fail_parked(env);
             ok()
         }
-        1 => give(fw, env, call, count),
+        manage_pages_op::GIVE => give(fw, env, call, count),
         _ => take(fw, call, count),
     }
 }

@@ -1,5 +1,6 @@
 //! Queue pairs: creation, transitions, queries.
 
+use ferroce_firmware_iface::cmds::service as st;
 use ferroce_firmware_iface::layouts::{
     Ads, CreateQpIn, CreateQpOut, DestroyQpIn, Init2rtrQpIn, Qp2errIn, Qpc, QueryQpIn, QueryQpOut, RoceCap,
 };
@@ -13,16 +14,6 @@ use crate::profile::CapType;
 
 /// CREATE_QP: the id of the doorbell record's umem, which rdma-core's PRM has behind dbr_umem_valid.
 const QP_UMEM: Exempt = &[(0x18 + 0xd4, 0x18 + 0xd8)];
-
-/// Transport services (`qpc.st`).
-mod st {
-    pub const RC: u8 = 0;
-    pub const UC: u8 = 1;
-    pub const UD: u8 = 2;
-    pub const XRC: u8 = 3;
-    pub const GSI: u8 = 8;
-    pub const REG_UMR: u8 = 0xc;
-}
 
 /// A connected service, which has a peer.
 fn connected(service: u8) -> bool {

@@ -1,5 +1,6 @@
 //! ACCESS_REG: the registers of the port and of the device.
 
+use ferroce_firmware_iface::cmds::{Register, access_reg_op};
 use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{
     AccessRegisterIn, DtorReg, PaosReg, PfccReg, PmtuReg, PpcntReg, PtysReg, RegisterHostEndianness,
@@ -13,17 +14,17 @@ use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware};
 use crate::profile::Profile;
 
-const PMTU: u16 = 0x5003;
-const PTYS: u16 = 0x5004;
-const PAOS: u16 = 0x5006;
-const PFCC: u16 = 0x5007;
-const PPCNT: u16 = 0x5008;
+const PMTU: u16 = PmtuReg::ID;
+const PTYS: u16 = PtysReg::ID;
+const PAOS: u16 = PaosReg::ID;
+const PFCC: u16 = PfccReg::ID;
+const PPCNT: u16 = PpcntReg::ID;
 const PCAM: u16 = 0x507f;
 const NODE_DESC: u16 = 0x6001;
-const HOST_ENDIANNESS: u16 = 0x7004;
+const HOST_ENDIANNESS: u16 = RegisterHostEndianness::ID;
 const MCAM: u16 = 0x907f;
 const QCAM: u16 = 0x4019;
-const DTOR: u16 = 0xc00e;
+const DTOR: u16 = DtorReg::ID;
 
 /// Bytes of PCAM, MCAM and QCAM.
 const CAP_MASK_BYTES: usize = 0x50;
@@ -106,7 +107,7 @@ pub(super) fn access(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
         ));
     }
     let access = Access {
-        write: call.header.op_mod == 0,
+        write: call.header.op_mod == access_reg_op::WRITE,
         data: call.tail(AccessRegisterIn::REGISTER_DATA_OFFSET),
     };
     let caps = fw.general();

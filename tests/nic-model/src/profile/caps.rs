@@ -2,33 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ferroce_firmware_iface::cmds::{CAP_BYTES, CapType};
 use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::QueryAdapterParamBlock;
 
 use super::layout_from;
-
-/// Bytes of a capability in QUERY_HCA_CAP and SET_HCA_CAP.
-pub const CAP_BYTES: usize = 4096;
-
-/// Type of a capability: `op_mod` of QUERY_HCA_CAP without its lowest bit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct CapType(pub u16);
-
-#[allow(missing_docs)] // The PRM's names.
-impl CapType {
-    pub const GENERAL: CapType = CapType(0x0);
-    pub const ETHERNET_OFFLOADS: CapType = CapType(0x1);
-    pub const ODP: CapType = CapType(0x2);
-    pub const ATOMIC: CapType = CapType(0x3);
-    pub const ROCE: CapType = CapType(0x4);
-    pub const FLOW_TABLE: CapType = CapType(0x7);
-    pub const ESWITCH_FLOW_TABLE: CapType = CapType(0x8);
-    pub const ESWITCH: CapType = CapType(0x9);
-    pub const QOS: CapType = CapType(0xc);
-    pub const DEBUG: CapType = CapType(0xd);
-    pub const GENERAL_2: CapType = CapType(0x20);
-    pub const PORT_SELECTION: CapType = CapType(0x25);
-}
 
 /// One capability.
 #[derive(Clone, Debug, PartialEq, Eq)]

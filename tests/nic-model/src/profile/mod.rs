@@ -10,7 +10,8 @@
 mod caps;
 mod others;
 
-pub use caps::{CAP_BYTES, CapType, Capabilities, Capability};
+pub use caps::{Capabilities, Capability};
+pub use ferroce_firmware_iface::cmds::{CAP_BYTES, CapType};
 use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{CmdHcaCap, QueryAdapterParamBlock};
 
