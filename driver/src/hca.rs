@@ -13,6 +13,7 @@ use ferroce_firmware_iface::command::{Command, InputHeader};
 use ferroce_firmware_iface::event::EventType;
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_hw_regs::eqe::Eqe;
+use ferroce_hw_regs::init_seg::offset;
 
 use crate::cmdq::{CommandQueue, SlotClass, Ticket, lock};
 use crate::eq::{EventVector, Waited};
@@ -29,6 +30,9 @@ use crate::reaper::Reaper;
 /// this time, and waking a thread costs more.
 const SPIN: Duration = Duration::from_micros(20);
 
+/// After how long a command's silence is reason to look at the device's health.
+const LONG_WAIT: Duration = Duration::from_secs(2);
+
 /// An open device below the verbs.
 pub(crate) struct Hca {
     function: Arc<dyn PciFunction>,
@@ -44,6 +48,8 @@ pub(crate) struct Hca {
     reaper: Reaper,
     monitor: Mutex<HealthMonitor>,
     failure: OnceLock<DeviceFailure>,
+    /// The device reads the command queue's address back, so that its loss tells of a reset.
+    queue_reads_back: AtomicBool,
     command_timeout: Duration,
     unknown_events: AtomicU64,
 }
@@ -95,6 +101,7 @@ impl Hca {
             reaper: Reaper::default(),
             monitor: Mutex::default(),
             failure: OnceLock::new(),
+            queue_reads_back: AtomicBool::new(false),
             command_timeout,
             unknown_events: AtomicU64::new(0),
         }
@@ -145,6 +152,17 @@ impl Hca {
         self.event_mode.store(on, Ordering::Release);
     }
 
+    /// Tells the device where the command queue is.
+    pub(crate) fn program_queue(&self) {
+        let address = self.cmdq.iova();
+        // High word first: the low word's write carries the effect. Its low 12 bits are 0, which also says "full driver".
+        self.bar.write32(offset::CMDQ_ADDR_H, (address >> 32) as u32);
+        self.bar.write32(offset::CMDQ_ADDR_L_SZ, address as u32);
+        let known = HealthReport::read(&self.bar).queue;
+        self.queue_reads_back
+            .store(known != 0 && known == address as u32, Ordering::Relaxed);
+    }
+
     /// Why the device can't be used any more, if that is so.
     pub(crate) fn failure(&self) -> Option<&DeviceFailure> {
         self.failure.get()
@@ -186,6 +204,9 @@ impl Hca {
             self.fail(DeviceFailure::Gone(report.to_string()));
         } else if report.fatal() {
             self.fail(DeviceFailure::Fatal(report));
+        } else if self.queue_reads_back.load(Ordering::Relaxed) && report.queue != self.cmdq.iova() as u32 {
+            let why = "it was reset behind our back, and no longer knows the command queue";
+            self.fail(DeviceFailure::Gone(why.into()));
         }
         report
     }
@@ -228,7 +249,7 @@ impl Hca {
         self.usable(InputHeader::from_bytes(head).opcode)?;
         let deadline = Instant::now() + self.command_timeout;
         let ticket = self.cmdq.submit(class, input, output.len(), deadline)?;
-        if self.wait(deadline, &mut || self.cmdq.is_done(&ticket)) {
+        if self.wait_watching(deadline, &mut || self.cmdq.is_done(&ticket)) {
             self.cmdq.finish(ticket, output)
         } else {
             Err(self.give_up(ticket))
@@ -243,6 +264,20 @@ impl Hca {
                 failure: failure.clone(),
             }),
             None => Ok(()),
+        }
+    }
+
+    /// As [`Self::wait`], with a look at the device's health each time that it has let us wait for long: one that died or
+    /// was reset will not answer.
+    fn wait_watching(&self, deadline: Instant, ready: &mut dyn FnMut() -> bool) -> bool {
+        loop {
+            if self.wait(deadline.min(Instant::now() + LONG_WAIT), ready) {
+                return true;
+            }
+            if Instant::now() >= deadline || self.failure.get().is_some() {
+                return false;
+            }
+            self.check_health();
         }
     }
 

@@ -49,6 +49,8 @@ pub struct HealthReport {
     pub fw_ver: u32,
     /// Hardware id.
     pub hw_id: u32,
+    /// The low word of the command queue's address, as the device knows it.
+    pub(crate) queue: u32,
     /// Where firmware asserted.
     pub assert_exit_ptr: u32,
     /// Its caller.
@@ -61,13 +63,15 @@ impl HealthReport {
         let fw_ver = bar.read32(offset::FW_VER);
         let severity = bar.read32(offset::RFR_SEVERITY) >> 24;
         let synd = bar.read32(offset::SYND);
+        let queue = bar.read32(offset::CMDQ_ADDR_L_SZ);
         Self {
             gone: fw_ver == u32::MAX,
             syndrome: (synd >> 16) as u8,
             ext_syndrome: synd as u16,
             reset_requested: severity & 0x80 != 0,
             severity: (severity & 0x08 != 0).then_some(severity as u8 & 0x07),
-            nic_interface: (bar.read32(offset::CMDQ_ADDR_L_SZ) >> 8 & 0x7) as u8,
+            nic_interface: (queue >> 8 & 0x7) as u8,
+            queue: queue & !0xfff,
             counter: bar.read32(offset::HEALTH_COUNTER),
             stalled: false,
             fw_ver,

@@ -39,6 +39,9 @@ pub enum Command {
     Bind(BindArgs),
     /// Give a function back to the driver that it had before `bind`. Waits for processes that have it open.
     Unbind(UnbindArgs),
+    /// Bring a NIC up and down, and write what its supporters need to see of it to a file: capabilities, firmware
+    /// commands and their answers, health, counters. Nothing secret.
+    Report(ReportArgs),
     /// Hold a NIC and do one step after the other, for tests.
     #[command(hide = true)]
     Exercise(ExerciseArgs),
@@ -224,6 +227,18 @@ pub struct BindArgs {
     /// Where, and how it is printed.
     #[command(flatten)]
     pub host: HostArgs,
+}
+
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// The NIC: `0000:3b:00.0` or `vfio-user:PATH`.
+    #[arg(value_name = "DEV")]
+    pub device: FunctionAddress,
+
+    /// Where the report goes.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
 }
 
 /// Arguments of `exercise`.

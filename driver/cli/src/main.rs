@@ -9,6 +9,7 @@ mod error;
 mod exercise;
 mod info;
 mod model;
+mod report;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bind(args) => bind::bind(&args),
         Command::Exercise(args) => exercise::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Unbind(args) => bind::unbind(&args),
     };
     result.unwrap_or_else(|error: CliError| {

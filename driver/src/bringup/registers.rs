@@ -225,7 +225,6 @@ fn program_queue(function: &Arc<dyn PciFunction>, bar: Mmio, config: &OpenConfig
     let dma = DmaSpace::new(function.clone())?;
     let doorbell = bar.subregion(offset::CMD_DBELL, 4)?;
     let cmdq = CommandQueue::new(&dma, geometry, doorbell, config.tracer.clone())?;
-    let address = cmdq.iova();
     let os = |what| move |source| StepError::Os { what, source };
     let vectors = (0..vector_count(&**function, config)?)
         .map(|_| EventVector::new(config.interrupts))
@@ -241,9 +240,7 @@ fn program_queue(function: &Arc<dyn PciFunction>, bar: Mmio, config: &OpenConfig
         cmdq,
         vectors,
     });
-    // High word first: the low word's write carries the effect. Its low 12 bits are 0, which also says "full driver".
-    hca.bar().write32(offset::CMDQ_ADDR_H, (address >> 32) as u32);
-    hca.bar().write32(offset::CMDQ_ADDR_L_SZ, address as u32);
+    hca.program_queue();
     Ok(hca)
 }
 

@@ -26,7 +26,7 @@ pub enum FunctionError {
     },
     /// The function belongs to another driver, or to none.
     #[error(
-        "{address} is not bound to vfio-pci but to {}; bind it: `echo vfio-pci > \
+        "{address} is not bound to vfio-pci but to {}; bind it: `ferroce bind {address}`, or by hand: `echo vfio-pci > \
          /sys/bus/pci/devices/{address}/driver_override`, unbind its driver, then `echo {address} > \
          /sys/bus/pci/drivers_probe`",
         driver.as_deref().unwrap_or("no driver")

@@ -1,0 +1,164 @@
+"""A lab run: a folder, the models and guests that were started, what was checked, and their end whatever happens."""
+
+import argparse
+import json
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+from . import image, qemu
+
+RUNS = image.CACHE / "runs"
+
+
+class Failed(Exception):
+    """What was checked is not so."""
+
+
+class Model:
+    """A `ferroce model` process: one NIC, or two on a cable. Its log tells each DMA map."""
+
+    def __init__(self, ferroce, folder, name, nics=1, options=(), log="info,ferroce_nic_model::host=trace"):
+        self.name = name
+        self.sockets = [folder / ("%s%d.sock" % (name, n)) for n in range(nics)]
+        self.log = folder / (name + ".log")
+        self.trace = folder / (name + ".trace")
+        line = [str(ferroce), "model", "--trace", str(self.trace)]
+        for path in self.sockets:
+            path.unlink(missing_ok=True)
+            line += ["--socket", str(path)]
+        self.line = line + list(options)
+        self.environment = {**os.environ, "RUST_LOG": log}
+        self.process = None
+
+    def start(self):
+        """Starts it; returns when it listens."""
+        self.stderr = open(self.log, "wb")
+        self.process = subprocess.Popen(self.line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=self.stderr, env=self.environment, start_new_session=True)
+        lines = queue.Queue()
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+        for _ in self.sockets:
+            try:
+                line = lines.get(timeout=20)
+            except queue.Empty:
+                line = ""
+            if not line.startswith("serving"):
+                raise Failed("model %s did not start: %s" % (self.name, self.tail()))
+
+    def _read(self, lines):
+        for line in self.process.stdout:
+            lines.put(line.decode(errors="replace"))
+        lines.put("")
+
+    def tail(self, lines=20):
+        """The last lines of its log, without DMA maps."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join([line for line in text.splitlines() if " TRACE " not in line][-lines:])
+
+    def stop(self):
+        """Ends it; its exit status."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        code = self.process.wait()
+        self.stderr.close()
+        return code
+
+
+class Run:
+    """One run. A context manager, so that all that was started ends."""
+
+    def __init__(self, name, ferroce, folder=None):
+        self.name = name
+        self.ferroce = pathlib.Path(ferroce).resolve()
+        self.folder = pathlib.Path(folder) if folder else RUNS / name
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.started = time.monotonic()
+        self.parts = []
+        self.results = []
+        self.image = None
+
+    def note(self, text):
+        """Says where the run stands."""
+        print("%6.1f s  %s" % (time.monotonic() - self.started, text), flush=True)
+
+    def model(self, name, nics=1, options=()):
+        """Starts a model."""
+        model = Model(self.ferroce, self.folder, name, nics, options)
+        self.parts.append(model)
+        model.start()
+        return model
+
+    def guest(self, name, **options):
+        """Boots a guest with the ferroce program in its shared folder, and waits until it is ready."""
+        self.image = self.image or image.build(self.note)
+        guest = qemu.Guest(self.image, self.folder, name, **options)
+        if not (guest.share / "ferroce").exists():
+            shutil.copy(self.ferroce, guest.share / "ferroce")
+        self.parts.append(guest)
+        guest.start()
+        guest.wait_ready()
+        self.note("%s is up (%s)" % (name, guest.kernel_version))
+        return guest
+
+    def check(self, what, right, found=""):
+        """Notes whether something is so. A run goes on after what is not, to see more."""
+        self.results.append({"what": what, "ok": bool(right), "found": str(found)})
+        self.note("%s  %s%s" % ("ok   " if right else "WRONG", what, "" if right or not found else ": %s" % (found,)))
+        return bool(right)
+
+    def where(self):
+        """Where each part stands, for a run that failed."""
+        for part in self.parts:
+            state = "running" if part.process and part.process.poll() is None else "ended"
+            print("---- %s (%s), last of its log:" % (part.name, state))
+            if isinstance(part, Model):
+                print(part.tail())
+            else:
+                print(part.tail("commands.log"))
+                print(part.tail("qemu.log", 10))
+                print(part.tail("console.log", 15))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for part in reversed(self.parts):
+            part.stop()
+        (self.folder / "results.json").write_text(json.dumps(self.results, indent=1))
+
+
+def main(name, body):
+    """Runs `body(run, arguments)` as a program; exits with 0 when every check was right."""
+    parser = argparse.ArgumentParser(prog=name, description=body.__doc__)
+    parser.add_argument("--ferroce", default=str(image.TOP / "target/release/ferroce"), help="the program to test")
+    parser.add_argument("--folder", help="where logs go, target/lab/runs/%s by default" % name)
+    parser.add_argument("--full", action="store_true", help="the long version")
+    arguments = parser.parse_args()
+    if not os.access(arguments.ferroce, os.X_OK):
+        sys.exit("%s: no program %s (cargo build --release)" % (name, arguments.ferroce))
+    with Run(name, arguments.ferroce, arguments.folder) as run:
+        try:
+            body(run, arguments)
+        except (Failed, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
+            run.check("the run came to its end", False, error)
+            traceback.print_exc()
+            run.where()
+        wrong = [r for r in run.results if not r["ok"]]
+    print("%s: %d checks, %d wrong, %.0f s; logs in %s"
+          % (name, len(run.results), len(wrong), time.monotonic() - run.started, run.folder))
+    sys.exit(1 if wrong else 0)
