@@ -43,7 +43,11 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         "{}: {count} firmware commands, {}; MAC addresses and GUIDs are blotted out. Please look through it before you \
          send it.",
         args.file.display(),
-        if ok { "all went well" } else { "NOT all went well, see \"error\" in it" }
+        if ok {
+            "all went well"
+        } else {
+            "NOT all went well, see \"error\" in it"
+        }
     );
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -74,7 +78,9 @@ fn session(device: &FunctionAddress, commands: &Commands) -> (Value, Vec<Vec<u8>
     let msix_vectors = function.msix_vectors();
     let kept = Arc::clone(commands);
     let tracer = move |trace: &CommandTrace<'_>| {
-        kept.lock().unwrap_or_else(PoisonError::into_inner).push(command(trace));
+        kept.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(command(trace));
     };
     let context = match Context::open(function, OpenConfig::new().tracer(Arc::new(tracer))) {
         Ok(context) => context,

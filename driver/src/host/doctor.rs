@@ -231,7 +231,9 @@ impl Host {
         // Of the words, the one in brackets holds. The driver's memory is shared memory, which has a switch of its own.
         let switch = attribute(self.sys("kernel/mm/transparent_hugepage/shmem_enabled")).unwrap_or_default();
         let chosen = switch.split(['[', ']']).nth(1).unwrap_or("not there");
-        let found = format!("{free} of {total} pages of 2 MiB are free; transparent ones for shared memory: {chosen}");
+        let found = format!(
+            "{free} of {total} pages of 2 MiB are free; transparent ones for shared memory: {chosen}"
+        );
         if free > 0 || matches!(chosen, "advise" | "always" | "within_size" | "force") {
             return Check::ok(NAME, found);
         }
@@ -437,9 +439,19 @@ mod tests {
 
         let machine = healthy();
         machine.remove("sys/kernel/mm/hugepages");
-        machine.file("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size advise [never] deny force");
-        says(&machine, Warning, &["0 of 0 pages", "memory: never", "nr_hugepages", "echo advise"]);
-        machine.file("sys/kernel/mm/transparent_hugepage/shmem_enabled", "always within_size [advise] never deny force");
+        machine.file(
+            "sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            "always within_size advise [never] deny force",
+        );
+        says(
+            &machine,
+            Warning,
+            &["0 of 0 pages", "memory: never", "nr_hugepages", "echo advise"],
+        );
+        machine.file(
+            "sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            "always within_size [advise] never deny force",
+        );
         assert!(examine(&machine).iter().all(|c| c.outcome == Outcome::Ok));
 
         let machine = healthy();

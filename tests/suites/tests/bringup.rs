@@ -212,12 +212,17 @@ fn a_device_that_leaves_the_bus_is_gone() {
 #[test]
 fn a_function_that_is_reset_behind_the_drivers_back_is_gone() {
     let nics = Nics::pair(Profile::minimal());
-    let context = Context::open(nics.function(0), config().command_timeout(Duration::from_secs(600)))
-        .expect("bring-up");
+    let context = Context::open(
+        nics.function(0),
+        config().command_timeout(Duration::from_secs(600)),
+    )
+    .expect("bring-up");
     context.function().reset().expect("a reset");
     // Nobody asks: the service thread looks after the device, and a command that is never answered does not have to
     // wait for its deadline.
-    let error = context.port_attributes().expect_err("firmware has forgotten the command queue");
+    let error = context
+        .port_attributes()
+        .expect_err("firmware has forgotten the command queue");
     assert!(error.to_string().contains("reset behind our back"), "{error}");
     assert!(matches!(context.failure(), Some(DeviceFailure::Gone(_))));
     assert!(matches!(context.close(), Err(CloseError::Teardown { report, .. }) if report.reset));
