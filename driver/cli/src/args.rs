@@ -389,7 +389,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 /// The most that the demo keeps in memory, three times over.
-const MAX_BYTES: u64 = 4 << 30;
+pub const MAX_BYTES: u64 = 4 << 30;
 
 #[cfg(test)]
 mod tests {

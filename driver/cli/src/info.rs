@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::args::InfoArgs;
 use crate::error::CliError;
+use crate::output::print;
 
 /// What `ibv_devinfo -v` shows of a device, under the same names where it has one.
 #[derive(Debug, Serialize)]
@@ -87,12 +88,10 @@ pub fn run(args: &InfoArgs) -> Result<ExitCode, CliError> {
         source: Box::new(source),
     })?;
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string(&info).map_err(|e| CliError::Other(e.to_string()))?
-        );
+        let text = serde_json::to_string(&info).map_err(|e| CliError::Other(e.to_string()))?;
+        print(&format!("{text}\n"))?;
     } else {
-        print(&info);
+        print(&text(&info))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -178,9 +177,11 @@ fn guid(value: u64) -> String {
     format!("{a:04x}:{b:04x}:{c:04x}:{d:04x}")
 }
 
-fn print(info: &Info) {
-    let line = |name: &str, value: &dyn std::fmt::Display| println!("    {name:<24}{value}");
-    println!("{}", info.device);
+fn text(info: &Info) -> String {
+    let mut out = format!("{}\n", info.device);
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        out.push_str(&format!("    {name:<24}{value}\n"));
+    };
     line("product", &info.product);
     line("fw_ver", &info.fw_ver);
     line("board_id", &info.board_id);
@@ -216,8 +217,10 @@ fn print(info: &Info) {
     line("msix_vectors", &limits.msix_vectors);
     line("completion_vectors", &limits.completion_vectors);
     let port = &info.port;
-    println!("    port 1");
-    let line = |name: &str, value: &dyn std::fmt::Display| println!("        {name:<20}{value}");
+    out.push_str("    port 1\n");
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        out.push_str(&format!("        {name:<20}{value}\n"));
+    };
     line("state", &port.state);
     line("link_layer", &port.link_layer);
     line("mac", &port.mac);
@@ -235,4 +238,5 @@ fn print(info: &Info) {
             &format_args!("{}, {}{vlan}", gid.gid, gid.version),
         );
     }
+    out
 }

@@ -1,4 +1,5 @@
 //! The `ferroce` command-line tool.
+#![forbid(unsafe_code)]
 
 mod args;
 mod bind;
@@ -9,6 +10,7 @@ mod error;
 mod exercise;
 mod info;
 mod model;
+mod output;
 mod report;
 
 use std::process::ExitCode;

@@ -24,6 +24,7 @@ use ferroce_vfio_user::server::{Server, ServerOptions, StopHandle};
 
 use crate::args::{FaultArgs, ModelArgs, Profile, Wire};
 use crate::error::{CliError, chain};
+use crate::output::print;
 
 pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
     if args.socket.len() > 2 {
@@ -33,6 +34,14 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
         return Err(CliError::Other(
             "--wire is for one NIC; two are joined by a cable".to_string(),
         ));
+    }
+    if let [first, second] = args.socket.as_slice()
+        && first == second
+    {
+        return Err(CliError::Other(format!(
+            "--socket {} is given twice; each NIC needs one of its own",
+            first.display()
+        )));
     }
     let pcap = args.pcap.as_deref().map(create_pcap).transpose()?;
     let models = match args.socket.len() {
@@ -189,7 +198,7 @@ fn serve(args: &ModelArgs, models: &Models) -> Result<(), CliError> {
     }
     for (server, _) in &servers {
         // Whoever started this process may wait for these lines.
-        println!("serving at {}", server.path().display());
+        print(&format!("serving at {}\n", server.path().display()))?;
     }
     thread::scope(|scope| {
         let threads: Vec<_> = servers

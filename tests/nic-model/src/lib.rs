@@ -3,6 +3,7 @@
 //! The model knows nothing of who drives it. Its host side is a PCI device
 //! ([`ferroce_vfio_user::device::PciDevice`]): configuration space, BAR 0, MSI-X and DMA by IOVA. Its wire
 //! side sends and receives Ethernet frames.
+#![deny(unsafe_code)]
 
 pub mod bar;
 pub mod clock;

@@ -63,7 +63,9 @@ impl Trace {
         if self.broken {
             return;
         }
-        if let Err(error) = write_dump(&mut self.sink, slot, opcode, bytes, way, info) {
+        // Each command is there at once, for who looks at a driver that hangs.
+        let written = write_dump(&mut self.sink, slot, opcode, bytes, way, info);
+        if let Err(error) = written.and_then(|()| self.sink.flush()) {
             log::warn!("firmware trace: {error}; it stops here");
             self.broken = true;
         }

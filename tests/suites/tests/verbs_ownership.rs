@@ -471,7 +471,8 @@ fn memory_of_the_program_is_reached_by_both_sides() {
     // Memory with a file behind it, as an in-process device needs: here the driver's own, of another device.
     let lender = pair.b.context.dma().alloc(3 * 4096).unwrap();
     lender.write(0, &pattern(3 * 4096, 5)).unwrap();
-    let (file, offset) = lender.file();
+    // SAFETY: the device is given the buffer's part of the file, no more.
+    let (file, offset) = unsafe { lender.file() };
     let memory = CallerMemory {
         va: lender.as_ptr(),
         len: 3 * 4096,

@@ -1,6 +1,7 @@
 //! What the demo found, for people and for machines.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use ferroce::context::CloseReport;
@@ -10,6 +11,7 @@ use serde::Serialize;
 use super::node::Node;
 use crate::args::{DemoArgs, Transport};
 use crate::error::CliError;
+use crate::output::print;
 
 /// Everything that is printed.
 #[derive(Debug, Serialize)]
@@ -27,6 +29,8 @@ pub struct Report {
     counters: BTreeMap<&'static str, u64>,
     pub sha256: String,
     checks: BTreeMap<&'static str, Check>,
+    /// What was left out, since the NICs don't do it.
+    left_out: Vec<&'static str>,
     ok: bool,
 }
 
@@ -99,6 +103,7 @@ impl Report {
             counters: BTreeMap::new(),
             sha256: String::new(),
             checks: BTreeMap::new(),
+            left_out: Vec::new(),
             ok: true,
         }
     }
@@ -109,6 +114,11 @@ impl Report {
         check.looked += 1;
         check.wrong += u64::from(!right);
         self.ok &= right;
+    }
+
+    /// The NICs don't do `what`.
+    pub fn left_out(&mut self, what: &'static str) {
+        self.left_out.push(what);
     }
 
     pub fn bandwidth(&mut self, what: &'static str, bytes: usize, time: Duration) {
@@ -153,48 +163,68 @@ impl Report {
     pub fn print(&self, json: bool) -> Result<(), CliError> {
         if json {
             let text = serde_json::to_string(self).map_err(|e| CliError::Other(e.to_string()))?;
-            println!("{text}");
-            return Ok(());
+            return print(&format!("{text}\n"));
         }
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_text(&mut text);
+        print(&text)
+    }
+
+    fn write_text(&self, out: &mut String) -> fmt::Result {
         for nic in &self.nics {
-            nic.print();
+            nic.write_text(out)?;
         }
-        println!("both up in {:.1} ms, over {}", self.bring_up_ms, self.transport);
-        println!("{} bytes, path MTU {}, {}", self.bytes, self.path_mtu, self.gid);
+        writeln!(
+            out,
+            "both up in {:.1} ms, over {}",
+            self.bring_up_ms, self.transport
+        )?;
+        writeln!(
+            out,
+            "{} bytes, path MTU {}, {}",
+            self.bytes, self.path_mtu, self.gid
+        )?;
         for (what, bandwidth) in &self.bandwidth {
-            println!(
+            writeln!(
+                out,
                 "  {what:<6} {:>9.1} MiB/s ({:.3} s)",
                 bandwidth.mib_per_s, bandwidth.seconds
-            );
+            )?;
         }
         if let Some(l) = &self.latency_us {
-            println!(
+            writeln!(
+                out,
                 "  {}: p50 {:.1} us, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}",
                 l.what, l.p50, l.p90, l.p99, l.p99_9, l.max
-            );
+            )?;
         }
-        println!("  completions: {}", self.completions);
+        writeln!(out, "  completions: {}", self.completions)?;
         for (what, count) in &self.counters {
-            println!("  {what}: {count}");
+            writeln!(out, "  {what}: {count}")?;
         }
         for (what, check) in &self.checks {
             let verdict = if check.wrong == 0 { "ok" } else { "WRONG" };
-            println!(
+            writeln!(
+                out,
                 "  {verdict:<5} {what} ({} of {})",
                 check.looked - check.wrong,
                 check.looked
-            );
+            )?;
         }
-        println!("sha256 {}", self.sha256);
-        println!(
+        for what in &self.left_out {
+            writeln!(out, "  left out: {what}; these NICs don't do that")?;
+        }
+        writeln!(out, "sha256 {}", self.sha256)?;
+        writeln!(
+            out,
             "{}",
             if self.ok {
                 "all right"
             } else {
                 "SOMETHING IS WRONG, see above"
             }
-        );
-        Ok(())
+        )
     }
 }
 
@@ -236,13 +266,15 @@ impl NicReport {
         }
     }
 
-    fn print(&self) {
-        println!(
+    fn write_text(&self, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
             "{}: {}, firmware {}, board {}",
             self.device, self.product, self.fw_ver, self.board_id
-        );
+        )?;
         let c = &self.capabilities;
-        println!(
+        writeln!(
+            out,
             "  capabilities: {} QPs, {} CQEs, {} B messages, {} READs at a time, atomics {}, RoCE {}{}",
             c.max_qp,
             c.max_cqe,
@@ -255,11 +287,12 @@ impl NicReport {
             } else {
                 ""
             }
-        );
-        println!("  MAC {}, GIDs: {}", self.mac, self.gids.join(", "));
-        println!(
+        )?;
+        writeln!(out, "  MAC {}, GIDs: {}", self.mac, self.gids.join(", "))?;
+        writeln!(
+            out,
             "  firmware: {} commands, {} pages given, {} lost",
             self.firmware_commands, self.firmware_pages_given, self.firmware_pages_lost
-        );
+        )
     }
 }

@@ -24,8 +24,8 @@ pub enum Rig {
 pub struct ModelProcess {
     child: Child,
     sockets: [PathBuf; 2],
-    /// Holds the sockets, and goes with them.
-    _folder: tempfile::TempDir,
+    /// Holds the sockets; goes when both are connected, so that nothing stays if this program is killed.
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Rig {
@@ -62,6 +62,13 @@ impl Rig {
             }
             Rig::VfioUser(process) => open(FunctionAddress::VfioUser(process.sockets[index].clone())),
             Rig::Given(devices) => open(devices[index].clone()),
+        }
+    }
+
+    /// Both functions are open.
+    pub fn connected(&mut self) {
+        if let Rig::VfioUser(process) = self {
+            process.folder = None;
         }
     }
 
@@ -136,7 +143,7 @@ impl ModelProcess {
         Ok(ModelProcess {
             child,
             sockets,
-            _folder: folder,
+            folder: Some(folder),
         })
     }
 

@@ -253,12 +253,8 @@ impl<'a> Traffic<'a> {
 
     /// Fetch-and-add, then compare-and-swap, on B's counter; nothing between NICs that have none.
     pub fn atomics(&mut self, report: &mut Report) -> Result<(), CliError> {
-        let sides = [&self.a, &self.b];
-        if sides
-            .iter()
-            .any(|side| !side.pd.context().caps().general().atomic())
-        {
-            log::info!("these NICs have no atomics");
+        if !self.counter.access().contains(Access::REMOTE_ATOMIC) {
+            report.left_out("atomics");
             return Ok(());
         }
         let remote = self.counter.remote(0);

@@ -12,6 +12,7 @@
 //! What cannot be excluded here: a file whose pages cannot be supplied (tmpfs or hugetlbfs full) raises SIGBUS
 //! at the first touch, as it would for its owner. Shrinking is excluded by a seal where the file takes one, see
 //! [`FileMap::new`].
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
