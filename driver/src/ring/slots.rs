@@ -150,6 +150,16 @@ impl<T> WqShared<T> {
         self.cells[(position & self.slots.mask) as usize].replace(None)
     }
 
+    /// Lets no request complete any more, so that a consumer that has not heard of a reset takes no completion of the
+    /// time after it for one of before.
+    pub(crate) fn retire(&self) {
+        // Farther from any request that can complete than the largest ring.
+        let never = self.released().wrapping_add(1 << 31);
+        for slot in self.slots.all.iter() {
+            slot.tag.store(never.into(), Ordering::Relaxed);
+        }
+    }
+
     /// Takes all buffers out. Only once the device can't reach them any more.
     pub(crate) fn take_all(&self) -> impl Iterator<Item = Box<T>> {
         self.cells.iter().filter_map(|cell| cell.replace(None))

@@ -23,6 +23,7 @@ use super::local::LocalInner;
 use super::pages;
 use super::user_index::UserIndexGuard;
 use super::wc::Wc;
+use crate::barrier;
 use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
@@ -433,6 +434,13 @@ impl CqPoller {
     /// What is next, where it is no usual completion: another completion, something to pass over, or `None` to stop.
     #[inline(never)]
     fn next_unusual(&mut self, start: u32) -> Option<Option<RawWc<LocalInner>>> {
+        if self.ring.is_ready() {
+            // A reset that was told of before this CQE was written, even since the poll began.
+            barrier::after_ownership();
+            if self.shared.mail.load(Ordering::Acquire) {
+                self.read_inbox();
+            }
+        }
         match self.ring.next() {
             Next::Wc(raw) => return Some(Some(raw)),
             Next::Empty => return None,

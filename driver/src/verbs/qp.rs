@@ -283,6 +283,7 @@ impl Qp {
     /// Starts afresh after the device has reset the QP: what was posted before will not complete. The buffers of it.
     pub(super) fn start_afresh(&mut self) -> Vec<LocalBuffer> {
         let old = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
+        old.retire();
         let fresh =
             |old: &Option<Arc<WqShared<LocalInner>>>| old.as_ref().map(|old| WqShared::new(old.positions()));
         self.slots = Slots {

@@ -29,6 +29,11 @@ impl Slots {
         }
     }
 
+    /// No request of these slots completes any more.
+    pub(super) fn retire(&self) {
+        self.sq.iter().chain(&self.rq).for_each(|slots| slots.retire());
+    }
+
     /// Takes the buffers of requests that will not complete; the device must be done with them.
     pub(super) fn reclaim(&self) -> Vec<LocalBuffer> {
         let both = self.sq.iter().chain(&self.rq);

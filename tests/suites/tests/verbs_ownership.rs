@@ -388,6 +388,58 @@ fn a_reset_queue_pair_starts_afresh_and_old_completions_are_not_shown() {
 }
 
 #[test]
+fn q18_a_reset_inside_a_poll_takes_effect_at_once() {
+    let Pair {
+        mut a,
+        mut b,
+        testbed,
+    } = Pair::new(&QpConfig::default());
+    let remote = b.mr.remote(0);
+    let write = |wr_id: u64, bytes: &'static [u8]| {
+        let op = SendOp::Write {
+            data: Payload::Inline(bytes),
+            remote,
+            imm: None,
+        };
+        signaled(wr_id, op)
+    };
+    a.qp.post_send_list(&[write(1, b"1"), write(2, b"2"), write(3, b"3")])
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while b.bytes(0, 1) != b"3" && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    // All three completions are there; in the middle of polling them the queue pair starts afresh.
+    let Side {
+        qp, poller, context, ..
+    } = &mut a;
+    let mut seen = Vec::new();
+    poller
+        .poll(16, |wc| {
+            let wr_id = wc.result().unwrap().wr_id;
+            seen.push(wr_id);
+            if wr_id != 1 {
+                return;
+            }
+            qp.modify_to_reset().unwrap();
+            b.qp.modify_to_reset().unwrap();
+            connect((&mut *qp, &**context), (&mut b.qp, &*b.context), |_, _| ());
+            qp.post_send_list(&[write(100, b"x")]).unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            while b.bytes(0, 1) != b"x" && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        })
+        .unwrap();
+    assert_eq!(seen, [1, 100]);
+    assert_eq!(a.poller.bad_completions(), 0);
+    assert_eq!(a.qp.outstanding(), (0, 0));
+    Pair { a, b, testbed }.assert_clean();
+}
+
+#[test]
 fn q06_queue_pairs_come_and_go_while_another_thread_polls() {
     let mut pair = Pair::new(&QpConfig::default());
     let (cq, mut poller) = Cq::create(&pair.b.context, CqConfig::new(50 * 256)).unwrap();
