@@ -5,11 +5,10 @@ doctor, devices, bind, info, the demo, unbind; as root and as a user; normal and
 memory; SIGKILL under traffic; unbind under the driver's feet; function reset.
 """
 
-import json
 import re
 import time
 
-from lab.run import Failed, main
+from lab.run import as_json, main
 
 # The addresses that the guest gives the two NICs: behind a root port each.
 A, B = "0000:01:00.0", "0000:02:00.0"
@@ -21,14 +20,6 @@ USER = "ulimit -l %d && setpriv --reuid 1000 --regid 1000 --clear-groups --no-ne
 # From a kill to the NIC being up again: 2 s are the aim, and what a machine takes that has its processors to itself. A
 # loaded one, which interprets every instruction of the guest, gets more; the run tells what it was.
 REOPEN = 20.0
-
-
-def as_json(result):
-    """The JSON object that a command printed."""
-    for line in result.out.splitlines():
-        if line.startswith("{"):
-            return json.loads(line)
-    raise Failed("no JSON in %r" % result)
 
 
 class Maps:
@@ -94,6 +85,10 @@ def transfer(run, guest):
     """info, and the demo's transfer between the two NICs."""
     info = as_json(guest.run("%s info --json %s" % (FERROCE, A)))
     run.check("info", info["port"]["state"] == "PORT_ACTIVE" and info["product"] == "ConnectX-4", info)
+    result = guest.run("%s report %s /share/report.json" % (FERROCE, A), check=False)
+    report = (guest.share / "report.json").read_text()
+    run.check("report tells of each command, and not of the MAC address",
+              result.code == 0 and "INIT_HCA" in report and info["port"]["mac"].replace(":", "") not in report, result)
     demo = as_json(guest.run(DEMO + "4MiB"))
     run.check("demo on normal pages", demo["ok"], demo)
     run.note("both up in %.0f ms, %s" % (demo["bring_up_ms"], demo["bandwidth"]))

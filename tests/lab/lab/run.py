@@ -22,6 +22,14 @@ class Failed(Exception):
     """What was checked is not so."""
 
 
+def as_json(result):
+    """The JSON object that a command printed."""
+    for line in result.out.splitlines():
+        if line.startswith("{"):
+            return json.loads(line)
+    raise Failed("no JSON in %r" % result)
+
+
 class Model:
     """A `ferroce model` process: one NIC, or two on a cable. Its log tells each DMA map."""
 
