@@ -15,6 +15,7 @@ use ferroce_hw_regs::dbr::{self, CQ_ARM, CQ_CI};
 use ferroce_hw_regs::uar;
 
 use super::table::{Entry, Filter, Table};
+use super::view::follow;
 use crate::barrier;
 use crate::mem::DmaRing;
 use crate::mmio::Doorbell;
@@ -78,6 +79,8 @@ pub(crate) enum Next<T> {
     Empty,
     /// A CQE that was dropped: of a dead QP, the driver's own, or wrong.
     Dropped,
+    /// The CQE after which the queue goes on in the ring that it was moved to.
+    Moved,
     /// A CQE with a user index that is not in the table; it is still there. Bring the table up to date and try again, or
     /// [`CqRing::skip`] it.
     Unknown,
@@ -89,6 +92,8 @@ pub(crate) struct CqRing<T> {
     mem: DmaRing<64>,
     /// `mem.entries()`: the bit of an index that tells odd laps from even ones.
     lap_bit: u32,
+    /// The ring that the device goes on in after the entry that says so.
+    pub(super) moving: Option<DmaRing<64>>,
     /// Next entry to look at, modulo 2^32.
     ci: u32,
     record: DmaRing<8>,
@@ -103,10 +108,10 @@ pub(crate) struct CqRing<T> {
 }
 
 impl<T> CqRing<T> {
-    /// Marks all entries of `mem` as the device's. To be called before the device knows of the memory.
+    /// Marks all entries of `mem` as not written yet. To be called before the device knows of the memory.
     pub(crate) fn prepare(mem: &mut DmaRing<64>) {
         for entry in 0..mem.entries() {
-            // Opcode "invalid" and an ownership bit that is not that of the first lap.
+            // Opcode "invalid", and the ownership bit that a first lap from 0 does not have.
             mem.store_u8::<OP_OWN_OFFSET>(entry, OP_OWN_INIT);
         }
     }
@@ -116,6 +121,7 @@ impl<T> CqRing<T> {
         CqRing {
             lap_bit: mem.entries(),
             mem,
+            moving: None,
             ci: 0,
             record,
             doorbell,
@@ -187,6 +193,10 @@ impl<T> CqRing<T> {
             return Next::Empty;
         }
         barrier::after_ownership();
+        if self.moving.is_some() && self.mem.load_u8::<OP_OWN_OFFSET>(at) >> 4 == opcode::RESIZE_CQ {
+            self.go_on_in_the_other();
+            return Next::Moved;
+        }
         let key = self.mem.load_be32::<USER_INDEX>(at) & INDEX_MASK;
         let Some(entry) = self.queues.get_mut(key) else {
             return Next::Unknown;
@@ -224,6 +234,31 @@ impl<T> CqRing<T> {
         is_written(&self.mem, self.ci)
     }
 
+    /// Completions that wait to be looked at.
+    pub(crate) fn waiting(&self) -> u32 {
+        follow(&self.mem, self.moving.as_ref(), self.ci).0
+    }
+
+    /// Whether the device was told of another ring, and has not been followed there.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving.is_some()
+    }
+
+    /// The device was told to go on in `ring`.
+    pub(crate) fn move_to(&mut self, ring: DmaRing<64>) {
+        self.moving = Some(ring);
+    }
+
+    /// Follows the device to the other ring. Positions go on: the next one lies where its index says.
+    #[cold]
+    fn go_on_in_the_other(&mut self) {
+        self.ci = self.ci.wrapping_add(1);
+        if let Some(ring) = self.moving.take() {
+            (self.lap_bit, self.mem) = (ring.entries(), ring);
+        }
+        self.publish();
+    }
+
     /// Steps over a CQE that belongs to nobody.
     #[cold]
     pub(crate) fn skip(&mut self) {
@@ -256,28 +291,12 @@ impl<T> CqRing<T> {
 }
 
 /// Whether the device has written the CQE of position `at`.
-#[inline(always)]
-fn is_written(mem: &DmaRing<64>, at: u32) -> bool {
-    let owner = Cqe64::owner(mem.load_u8::<OP_OWN_OFFSET>(at));
-    // The bit above the index tells odd laps from even ones.
-    u32::from(owner) == u32::from(at & mem.entries() != 0)
-}
-
-/// A position (24 bits) that no CQE which the device has written by now lies behind, looked for from outside the
-/// poller: `record` is the CQ's doorbell record. All entries between it and the record's index may be passed by the
-/// poller meanwhile.
-pub(crate) fn written_end(mem: &DmaRing<64>, record: &DmaRing<8>) -> u32 {
-    loop {
-        let start = record.load_be32::<CQ_CI>(0) & INDEX_MASK;
-        let written = (0..mem.entries())
-            .take_while(|i| is_written(mem, start.wrapping_add(*i)))
-            .count() as u32;
-        // An entry of which the device has begun another lap looks unwritten; then the poller has passed it.
-        let now = record.load_be32::<CQ_CI>(0) & INDEX_MASK;
-        if now.wrapping_sub(start) & INDEX_MASK <= written {
-            return start.wrapping_add(written) & INDEX_MASK;
-        }
-    }
+#[inline]
+pub(super) fn is_written(mem: &DmaRing<64>, at: u32) -> bool {
+    let op_own = mem.load_u8::<OP_OWN_OFFSET>(at);
+    // The bit above the index tells odd laps from even ones. In a ring that was moved to in the middle of a lap, entries
+    // that were never written may have the right one.
+    (Cqe64::owner(op_own) != 0) == (at & mem.entries() != 0) && Cqe64::opcode(op_own) != opcode::INVALID
 }
 
 /// Whether position `at` is one whose completion is dropped.

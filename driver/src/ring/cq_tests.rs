@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::super::slots::{META_INTERNAL, WqConsumer, WqShared};
 use super::super::testing::{self, Rings};
+use super::super::view::View;
 use super::*;
 
 struct Queue {
@@ -182,7 +183,7 @@ fn nonsense_is_counted_and_dropped() {
     });
     q.write(Written {
         user_index: 1,
-        opcode: 0xf,
+        opcode: 0xc,
         ..Default::default()
     });
     q.write(Written {
@@ -262,17 +263,17 @@ fn the_boundary_of_a_reset_survives_the_wrap_of_the_index() {
 fn the_end_of_what_is_written_is_found_from_outside() {
     let mut q = queue(4);
     let (sq, _) = q.attach(1);
-    let mem = |q: &Queue| DmaRing::new(q.mem.buffer().clone(), 0, 4).unwrap();
-    let record = |q: &Queue| DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap();
+    let mem = DmaRing::new(q.mem.buffer().clone(), 0, 4).unwrap();
+    let view = View::new(mem, DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap());
     for i in 0..23u32 {
-        assert_eq!(written_end(&mem(&q), &record(&q)), i);
+        assert_eq!(view.written_end(), i);
         post(&sq, i, i, 0);
         q.write(Written {
             user_index: 1,
             wqe_counter: i as u16,
             ..Default::default()
         });
-        assert_eq!(written_end(&mem(&q), &record(&q)), i + 1);
+        assert_eq!(view.written_end(), i + 1);
         q.wc();
         q.cq.publish();
     }
@@ -283,7 +284,7 @@ fn the_end_of_what_is_written_is_found_from_outside() {
             ..Default::default()
         });
     }
-    assert_eq!(written_end(&mem(&q), &record(&q)), 27);
+    assert_eq!(view.written_end(), 27);
 }
 
 #[test]
@@ -341,12 +342,18 @@ proptest! {
             if cqe[0] & 3 != 0 {
                 cqe[4] = (1u64 << 32 | cqe[4] & 0xffff_ffff).to_be();
             }
-            cqe[7] = (u64::from_be(cqe[7]) & !1 | lap).to_be();
+            // Opcode "invalid" is that of an entry that was not written.
+            let mut last = u64::from_be(cqe[7]) & !1 | lap;
+            if last >> 4 & 0xf == 0xf {
+                last ^= 0x80;
+            }
+            cqe[7] = last.to_be();
             q.mem.store::<0, 64>(q.written, &zerocopy::transmute!(cqe));
             q.written += 1;
             match q.cq.next() {
                 Next::Wc(_) => shown += 1,
                 Next::Dropped => {}
+                Next::Moved => prop_assert!(false, "nobody moved it"),
                 Next::Unknown => q.cq.skip(),
                 Next::Empty => prop_assert!(false, "it was ours"),
             }
@@ -354,5 +361,62 @@ proptest! {
         }
         prop_assert!(shown <= 2 * posted);
         prop_assert!(sq.released() <= posted && rq.released() <= posted);
+    }
+}
+
+#[test]
+fn q08_the_queue_goes_on_in_the_ring_that_it_is_moved_to() {
+    // From any position, also in laps whose parity unwritten entries seem to have.
+    for start in 0..40u32 {
+        for (old, new) in [(4u32, 16u32), (16, 4), (8, 8)] {
+            let mut q = queue(old);
+            let (sq, _) = q.attach(1);
+            let done = |i: u32| Written {
+                user_index: 1,
+                wqe_counter: i as u16,
+                ..Default::default()
+            };
+            for i in 0..start {
+                post(&sq, i, i, i.into());
+                q.write(done(i));
+                assert_eq!(q.wc().wr_id, u64::from(i));
+            }
+            q.cq.publish();
+            let record = DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap();
+            let mut view = View::new(DmaRing::new(q.mem.buffer().clone(), 0, old).unwrap(), record);
+            // Two unread, then the move, then two in the new ring.
+            for i in start..start + 2 {
+                post(&sq, i, i, i.into());
+                q.write(done(i));
+            }
+            assert_eq!(q.cq.waiting(), 2);
+            let buffer = Arc::new(testing::dma().alloc((new * CQE_BYTES) as usize).unwrap());
+            let ring = || DmaRing::new(buffer.clone(), 0, new).unwrap();
+            CqRing::<String>::prepare(&mut ring());
+            view.move_to(ring());
+            q.cq.move_to(ring());
+            assert_eq!(view.written_end(), start + 2);
+            q.write(Written {
+                opcode: opcode::RESIZE_CQ,
+                ..Default::default()
+            });
+            q.mem = ring();
+            assert_eq!(view.written_end(), start + 3);
+            for i in start + 2..start + 4 {
+                post(&sq, i, i, i.into());
+                q.write(done(i));
+            }
+            assert_eq!(view.written_end(), start + 5);
+            assert_eq!([q.wc().wr_id, q.wc().wr_id], [start, start + 1].map(u64::from));
+            assert!(q.cq.is_moving() && matches!(q.cq.next(), Next::Moved));
+            view.moved();
+            assert_eq!(view.written_end(), start + 5);
+            assert_eq!(
+                [q.wc().wr_id, q.wc().wr_id],
+                [start + 2, start + 3].map(u64::from)
+            );
+            assert!(matches!(q.cq.next(), Next::Empty), "{old} to {new} at {start}");
+            assert_eq!((q.cq.entries(), q.cq.bad), (new, 0));
+        }
     }
 }

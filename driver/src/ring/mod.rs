@@ -19,13 +19,15 @@ mod sq;
 mod table;
 #[cfg(test)]
 mod testing;
+mod view;
 mod wr;
 
-pub(crate) use cq::{CQE_BYTES, CqRing, Kind, Next, RawWc, written_end};
+pub(crate) use cq::{CQE_BYTES, CqRing, Kind, Next, RawWc};
 pub(crate) use rq::{RqLimits, RqProducer, RqShape};
 pub(crate) use slots::{WqConsumer, WqShared};
 pub(crate) use sq::{MAX_WQE_BYTES, SqLimits, SqProducer, SqShape, WQEBB_BYTES};
 pub(crate) use table::{Entry, Filter};
+pub(crate) use view::View;
 pub(crate) use wr::OWNED_KEY_BIT;
 pub use wr::{Lkey, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 

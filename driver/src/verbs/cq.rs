@@ -5,35 +5,32 @@
 //! batch, or when it meets a completion of a queue pair that it doesn't know. So polling takes no lock that others hold,
 //! and destroying a queue pair needs no poller.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferroce_firmware_iface::cmds::{CreateCq, DestroyCq};
 use ferroce_firmware_iface::command::Command;
-use ferroce_firmware_iface::event::CqErrorSyndrome;
-use ferroce_firmware_iface::layouts::Cqc;
 use ferroce_hw_regs::ids::Cqn;
 use ferroce_hw_regs::uar;
 
-use super::error::{CreateError, LimitError, PollError, WaitError, made};
+use super::cq_memory::RingMemory;
+use super::error::{CreateError, LimitError, made};
 use super::local::LocalInner;
-use super::pages;
+use super::poller::CqPoller;
 use super::user_index::UserIndexGuard;
-use super::wc::Wc;
-use crate::barrier;
 use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{CQE_BYTES, CqRing, Entry, Filter, Next, RawWc, WqConsumer, written_end};
+use crate::ring::{CqRing, View, WqConsumer};
 
 /// No error so far.
-const HEALTHY: u8 = 0;
+pub(super) const HEALTHY: u8 = 0;
 /// The bit that tells an error with syndrome 0 from none.
-const FAILED: u8 = 0x80;
+pub(super) const FAILED: u8 = 0x80;
+/// Bytes that a doorbell record takes: a cache line.
+const RECORD_BYTES: usize = 64;
 
 /// What a completion queue shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,27 +60,35 @@ impl CqConfig {
 /// The queue goes, in firmware too, when its handles, its poller and its queue pairs are gone.
 #[derive(Clone)]
 pub struct Cq {
-    shared: Arc<CqShared>,
+    pub(super) shared: Arc<CqShared>,
 }
 
-struct CqShared {
-    cqn: Cqn,
-    entries: u32,
-    vector: usize,
-    overcommit: bool,
-    inbox: Mutex<Vec<Message>>,
+pub(super) struct CqShared {
+    pub(super) cqn: Cqn,
+    pub(super) capacity: Mutex<Capacity>,
+    pub(super) vector: usize,
+    pub(super) inbox: Mutex<Vec<Message>>,
     /// There is something in the inbox.
-    mail: AtomicBool,
-    /// Entries promised to queue pairs.
-    reserved: AtomicU32,
+    pub(super) mail: AtomicBool,
     /// `HEALTHY`, or `FAILED` and the syndrome.
-    error: Arc<AtomicU8>,
-    completions: CompCounter,
+    pub(super) error: Arc<AtomicU8>,
+    pub(super) completions: CompCounter,
     /// For a look at the ring from outside the poller.
-    ring: DmaRing<64>,
-    record: DmaRing<8>,
-    buffer: Arc<DmaBuffer>,
-    context: Arc<Context>,
+    pub(super) view: Mutex<View>,
+    /// Holds the doorbell record.
+    record: Arc<DmaBuffer>,
+    pub(super) context: Arc<Context>,
+}
+
+/// How many completions a CQ holds, and for how many queue pairs count on it.
+#[derive(Debug)]
+pub(super) struct Capacity {
+    /// Completions that it holds.
+    pub(super) entries: u32,
+    /// Of them promised to queue pairs.
+    pub(super) reserved: u32,
+    /// More may be promised than there are.
+    pub(super) overcommit: bool,
 }
 
 /// The consumer halves of one QP's queues that complete in one CQ.
@@ -95,7 +100,7 @@ pub(super) struct Consumers {
 
 /// What a queue pair tells the poller.
 #[derive(Debug)]
-enum Message {
+pub(super) enum Message {
     Attach {
         key: u32,
         qpn: u32,
@@ -118,7 +123,7 @@ enum Message {
 
 /// A QP's place in a CQ. Given back when no completion of the QP can be left in it.
 #[derive(Debug)]
-struct Attachment {
+pub(super) struct Attachment {
     _index: Arc<UserIndexGuard>,
     reserved: u32,
     cq: std::sync::Weak<CqShared>,
@@ -127,7 +132,8 @@ struct Attachment {
 impl Drop for Attachment {
     fn drop(&mut self) {
         if let Some(cq) = self.cq.upgrade() {
-            cq.reserved.fetch_sub(self.reserved, Ordering::Relaxed);
+            let mut capacity = lock(&cq.capacity);
+            capacity.reserved = capacity.reserved.saturating_sub(self.reserved);
         }
     }
 }
@@ -161,23 +167,22 @@ impl Cq {
             "are the completion vectors",
         )?;
 
-        // One entry stays free, so that a full ring and an empty one differ.
-        let entries = (config.entries + 1).next_power_of_two();
-        let record_at = (entries * CQE_BYTES) as usize;
-        let buffer = Arc::new(context.dma().alloc(record_at + 64)?);
-        let ring = || DmaRing::new(buffer.clone(), 0, entries);
-        let record = || DmaRing::new(buffer.clone(), record_at, 1);
-        let mut poller_ring = ring()?;
-        CqRing::<LocalInner>::prepare(&mut poller_ring);
+        let memory = RingMemory::new(context, config.entries)?;
+        let record = Arc::new(context.dma().alloc(RECORD_BYTES)?);
         let doorbell = context.uar().page().doorbell(uar::CQ_DOORBELL)?;
-        let cqc = describe(context, &config, entries, &buffer, record_at)?;
-        let list = pages::of_queue(buffer.iova(), record_at as u64);
-        let (look, look_record, poller_record) = (ring()?, record()?, record()?);
-        let cqn = context.exec(&CreateCq {
-            cqc: &cqc,
-            pages: &list.pages,
-        });
-        let cqn = made(cqn, || buffer.leak_on_drop())?;
+        let mut cqc = memory.describe()?;
+        let eqn = context.comp_eqn(config.vector).map_err(CreateError::EventQueue)?;
+        cqc.set_uar_page(context.uar().index())?;
+        cqc.set_c_eqn_or_apu_element(eqn.get());
+        cqc.set_dbr_addr(record.iova());
+        let pages = memory.pages();
+        let (look, look_record) = (memory.ring()?, DmaRing::new(record.clone(), 0, 1)?);
+        let (poller_ring, poller_record) = (memory.ring()?, DmaRing::new(record.clone(), 0, 1)?);
+        let cqn = context.exec(&CreateCq { cqc: &cqc, pages });
+        let cqn = made(cqn, || {
+            memory.buffer.leak_on_drop();
+            record.leak_on_drop();
+        })?;
 
         let error = Arc::new(AtomicU8::new(HEALTHY));
         let flag = error.clone();
@@ -189,26 +194,22 @@ impl Cq {
         context.handle_events(Object::Cq(cqn.get()), Arc::new(handler));
         let shared = Arc::new(CqShared {
             cqn,
-            entries: entries - 1,
+            capacity: Mutex::new(Capacity {
+                entries: memory.capacity(),
+                reserved: 0,
+                overcommit: config.overcommit,
+            }),
             vector: config.vector,
-            overcommit: config.overcommit,
             inbox: Mutex::default(),
             mail: AtomicBool::new(false),
-            reserved: AtomicU32::new(0),
             error,
             completions: context.count_completions(cqn.get()),
-            ring: look,
-            record: look_record,
-            buffer,
+            view: Mutex::new(View::new(look, look_record)),
+            record,
             context: context.clone(),
         });
-        let poller = CqPoller {
-            ring: CqRing::new(poller_ring, poller_record, doorbell, cqn.get()),
-            attached: HashMap::new(),
-            leaving: Vec::new(),
-            armed_at: None,
-            shared: shared.clone(),
-        };
+        let ring = CqRing::new(poller_ring, poller_record, doorbell, cqn.get());
+        let poller = CqPoller::new(ring, shared.clone());
         Ok((Cq { shared }, poller))
     }
 
@@ -219,13 +220,13 @@ impl Cq {
 
     /// Completions that it holds.
     pub fn entries(&self) -> u32 {
-        self.shared.entries
+        lock(&self.shared.capacity).entries
     }
 
     /// Entries that are promised to the outstanding requests of its queue pairs. Those of a queue pair that is gone are
     /// free again when the poller has passed its last completion.
     pub fn reserved(&self) -> u32 {
-        self.shared.reserved.load(Ordering::Relaxed)
+        lock(&self.shared.capacity).reserved
     }
 
     /// The device.
@@ -244,27 +245,22 @@ impl Cq {
         asked: u32,
         index: &Arc<UserIndexGuard>,
     ) -> Result<Reservation, CreateError> {
-        let shared = &self.shared;
-        let take = |reserved: u32| {
-            let sum = reserved.checked_add(asked)?;
-            (sum <= shared.entries || shared.overcommit).then_some(sum)
-        };
-        match shared
-            .reserved
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-        {
-            Ok(_) => {
-                let cq = Arc::downgrade(shared);
+        let mut capacity = lock(&self.shared.capacity);
+        let sum = capacity.reserved.checked_add(asked);
+        match sum.filter(|sum| *sum <= capacity.entries || capacity.overcommit) {
+            Some(sum) => {
+                capacity.reserved = sum;
+                let cq = Arc::downgrade(&self.shared);
                 Ok(Reservation(Attachment {
                     _index: index.clone(),
                     reserved: asked,
                     cq,
                 }))
             }
-            Err(reserved) => Err(CreateError::CqTooSmall {
+            None => Err(CreateError::CqTooSmall {
                 queue,
-                capacity: shared.entries,
-                reserved,
+                capacity: capacity.entries,
+                reserved: capacity.reserved,
                 asked,
             }),
         }
@@ -282,7 +278,7 @@ impl Cq {
 
     /// A QP has been reset: what is in the ring now is of the time before, and `consumers` are for what follows.
     pub(super) fn reset(&self, key: u32, consumers: Consumers) {
-        let end = written_end(&self.shared.ring, &self.shared.record);
+        let end = lock(&self.shared.view).written_end();
         self.send(Message::Reset { key, end, consumers });
     }
 
@@ -293,37 +289,19 @@ impl Cq {
 
     /// A QP is destroyed: firmware writes no more completions of it.
     pub(super) fn detach(&self, key: u32) {
-        let end = written_end(&self.shared.ring, &self.shared.record);
+        let end = lock(&self.shared.view).written_end();
         self.send(Message::Detach { key, end });
     }
 
     fn send(&self, message: Message) {
-        self.shared
-            .inbox
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(message);
+        lock(&self.shared.inbox).push(message);
         self.shared.mail.store(true, Ordering::Release);
     }
 }
 
-/// The context that CREATE_CQ is given.
-fn describe(
-    context: &Context,
-    config: &CqConfig,
-    entries: u32,
-    buffer: &DmaBuffer,
-    record_at: usize,
-) -> Result<Cqc, CreateError> {
-    let eqn = context.comp_eqn(config.vector).map_err(CreateError::EventQueue)?;
-    let list = pages::of_queue(buffer.iova(), record_at as u64);
-    let mut cqc = Cqc::default();
-    cqc.set_log_cq_size(entries.ilog2() as u8)?;
-    cqc.set_uar_page(context.uar().index())?;
-    cqc.set_c_eqn_or_apu_element(eqn.get());
-    cqc.set_log_page_size(pages::queue_log_page_size(&list))?;
-    cqc.set_dbr_addr(buffer.iova() + record_at as u64);
-    Ok(cqc)
+/// A lock that a panic elsewhere does not close: what it guards is whole at any time.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for CqShared {
@@ -331,7 +309,8 @@ impl Drop for CqShared {
         self.context.forget_events(Object::Cq(self.cqn.get()));
         self.context.forget_completions(self.cqn.get());
         let commands = DestroyCq { cqn: self.cqn }.encode().into_iter().collect();
-        let memory = vec![self.buffer.clone()];
+        let mut memory = lock(&self.view).buffers();
+        memory.push(self.record.clone());
         self.context.reaper().submit(Destroy {
             what: self.cqn.to_string(),
             commands,
@@ -346,37 +325,10 @@ impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cq")
             .field("cqn", &self.shared.cqn.get())
-            .field("entries", &self.shared.entries)
+            .field("entries", &self.entries())
             .field("reserved", &self.reserved())
             .finish()
     }
-}
-
-/// Calls `each` out of line, so that the usual way to it is short.
-#[cold]
-#[inline(never)]
-fn give(each: &mut impl FnMut(Wc), wc: Wc) {
-    each(wc);
-}
-
-/// What to do when the poller reaches a position.
-#[derive(Clone, Copy, Debug)]
-struct Leaving {
-    key: u32,
-    end: u32,
-    destroyed: bool,
-}
-
-/// Polls a completion queue. There is one for each; it may move between threads.
-#[derive(Debug)]
-pub struct CqPoller {
-    ring: CqRing<LocalInner>,
-    attached: HashMap<u32, Attachment>,
-    /// QPs whose old completions are not all passed yet.
-    leaving: Vec<Leaving>,
-    /// The event counter when the queue was armed; `None` if it isn't.
-    armed_at: Option<u64>,
-    shared: Arc<CqShared>,
 }
 
 impl fmt::Debug for CqShared {
@@ -384,265 +336,5 @@ impl fmt::Debug for CqShared {
         f.debug_struct("CqShared")
             .field("cqn", &self.cqn.get())
             .finish_non_exhaustive()
-    }
-}
-
-impl CqPoller {
-    /// The queue.
-    pub fn cq(&self) -> Cq {
-        Cq {
-            shared: self.shared.clone(),
-        }
-    }
-
-    /// Gives up to `max` completions to `each`, in the order in which they came, and says how many. 0 means that there
-    /// are none now. `each` may post.
-    ///
-    /// # Errors
-    /// [`PollError::Failed`] if the device gave the queue up, for example since it was overrun, and all that it had written
-    /// has been polled.
-    #[inline]
-    pub fn poll(&mut self, max: usize, mut each: impl FnMut(Wc)) -> Result<usize, PollError> {
-        if self.shared.mail.load(Ordering::Acquire) || !self.leaving.is_empty() {
-            self.read_inbox();
-        }
-        let start = self.ring.consumer_index();
-        let mut count = 0;
-        while count < max {
-            if let Some(raw) = self.ring.next_usual() {
-                count += 1;
-                each(Wc::new(raw));
-                continue;
-            }
-            match self.next_unusual(start) {
-                Some(Some(raw)) => {
-                    count += 1;
-                    give(&mut each, Wc::new(raw));
-                }
-                Some(None) => {}
-                None => break,
-            }
-        }
-        if self.ring.consumer_index() != start {
-            self.ring.publish();
-        } else if self.shared.error.load(Ordering::Relaxed) != HEALTHY {
-            return Err(self.failure());
-        }
-        Ok(count)
-    }
-
-    /// What is next, where it is no usual completion: another completion, something to pass over, or `None` to stop.
-    #[inline(never)]
-    fn next_unusual(&mut self, start: u32) -> Option<Option<RawWc<LocalInner>>> {
-        if self.ring.is_ready() {
-            // A reset that was told of before this CQE was written, even since the poll began.
-            barrier::after_ownership();
-            if self.shared.mail.load(Ordering::Acquire) {
-                self.read_inbox();
-            }
-        }
-        match self.ring.next() {
-            Next::Wc(raw) => return Some(Some(raw)),
-            Next::Empty => return None,
-            Next::Dropped => {}
-            Next::Unknown => self.meet_stranger(),
-        }
-        (!self.is_lap(start)).then_some(None)
-    }
-
-    /// The next completion, if there is one. [`CqPoller::poll`] costs less for several.
-    ///
-    /// # Errors
-    /// As [`CqPoller::poll`].
-    pub fn poll_one(&mut self) -> Result<Option<Wc>, PollError> {
-        let mut found = None;
-        self.poll(1, |wc| found = Some(wc))?;
-        Ok(found)
-    }
-
-    /// Waits until there is something to poll, asleep until the device announces it.
-    ///
-    /// # Errors
-    /// [`WaitError::Deadline`], or [`WaitError::Poll`] if the queue or the device failed.
-    pub fn wait(&mut self, deadline: Instant) -> Result<(), WaitError> {
-        let started = Instant::now();
-        loop {
-            if self.ring.is_ready() {
-                return Ok(());
-            }
-            if self.shared.error.load(Ordering::Acquire) != HEALTHY {
-                return Err(self.failure().into());
-            }
-            // The device announces at once what it has written before it sees the arming.
-            let seen = self.arm(false);
-            let shared = &self.shared;
-            let woken =
-                shared
-                    .context
-                    .wait_completion(shared.vector, &shared.completions, seen, Some(deadline));
-            match woken {
-                Ok(true) => {}
-                Ok(false) if self.ring.is_ready() => return Ok(()),
-                Ok(false) => {
-                    return Err(WaitError::Deadline {
-                        cqn: shared.cqn.get(),
-                        waited: started.elapsed(),
-                    });
-                }
-                Err(failure) => {
-                    let (cqn, reason) = (shared.cqn.get(), failure.to_string());
-                    return Err(PollError::Device { cqn, reason }.into());
-                }
-            }
-        }
-    }
-
-    /// Asks for one event on the queue's completion vector, when the next completion comes or, with `solicited_only`, the
-    /// next that its sender marked so or that is an error. Polling once more after this makes sure that none is missed.
-    ///
-    /// For programs with an event loop of their own; [`CqPoller::events`] tells whether the event came.
-    pub fn req_notify(&mut self, solicited_only: bool) {
-        self.arm(solicited_only);
-    }
-
-    /// Completion events of this queue so far, as far as the vector's events have been taken in
-    /// ([`Context::poll_completion_events`]).
-    pub fn events(&self) -> u64 {
-        self.shared.completions.count()
-    }
-
-    /// Completions that made no sense and were dropped: a fault of the device.
-    pub fn bad_completions(&self) -> u64 {
-        self.ring.bad
-    }
-
-    /// Arms the queue; the event counter from before.
-    fn arm(&mut self, solicited_only: bool) -> u64 {
-        let seen = self.shared.completions.count();
-        match self.armed_at {
-            // Still armed, without an event: the same arming again, with a newer index.
-            Some(at) if at == seen => {}
-            Some(_) => self.ring.event_seen(),
-            None => {}
-        }
-        self.armed_at = Some(seen);
-        self.ring.arm(solicited_only);
-        seen
-    }
-
-    /// Whether a whole ring was gone through since `start`: a device that keeps writing nonsense does not keep the
-    /// program here.
-    fn is_lap(&self, start: u32) -> bool {
-        self.ring.consumer_index().wrapping_sub(start) >= self.ring.entries()
-    }
-
-    /// A completion of an unknown queue pair is next: it may have come since the inbox was last read.
-    #[cold]
-    fn meet_stranger(&mut self) {
-        if self.shared.mail.load(Ordering::Acquire) {
-            self.read_inbox();
-        } else {
-            self.ring.skip();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn read_inbox(&mut self) {
-        self.shared.mail.store(false, Ordering::Relaxed);
-        let mail = std::mem::take(&mut *self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        for message in mail {
-            match message {
-                Message::Attach {
-                    key,
-                    qpn,
-                    consumers: Consumers { sq, rq },
-                    attachment,
-                } => {
-                    self.ring.queues.insert(Entry {
-                        key,
-                        qpn,
-                        filter: Filter::None,
-                        sq,
-                        rq,
-                    });
-                    self.attached.insert(key, attachment);
-                }
-                Message::Reset {
-                    key,
-                    end,
-                    consumers: Consumers { sq, rq },
-                } => {
-                    let end = self.position(end);
-                    if let Some(entry) = self.ring.queues.get_mut(key) {
-                        (entry.sq, entry.rq) = (sq, rq);
-                        entry.filter = Filter::Before(end);
-                        self.leaving.push(Leaving {
-                            key,
-                            end,
-                            destroyed: false,
-                        });
-                    }
-                }
-                Message::Mute { key } => {
-                    if let Some(entry) = self.ring.queues.get_mut(key) {
-                        entry.filter = Filter::All;
-                    }
-                }
-                Message::Detach { key, end } => {
-                    let end = self.position(end);
-                    if let Some(entry) = self.ring.queues.get_mut(key) {
-                        entry.filter = Filter::All;
-                        self.leaving.push(Leaving {
-                            key,
-                            end,
-                            destroyed: true,
-                        });
-                    }
-                }
-            }
-        }
-        self.forget_left();
-    }
-
-    /// A position of 24 bits as one of 32. It is at most a ring away.
-    fn position(&self, at: u32) -> u32 {
-        let ci = self.ring.consumer_index();
-        let ahead = at.wrapping_sub(ci) & 0xff_ffff;
-        // More than half a turn ahead is behind.
-        let signed = if ahead < 1 << 23 {
-            ahead
-        } else {
-            ahead | 0xff00_0000
-        };
-        ci.wrapping_add(signed)
-    }
-
-    /// Ends the filtering of those whose old completions are passed.
-    fn forget_left(&mut self) {
-        let (ci, ring, attached) = (self.ring.consumer_index(), &mut self.ring, &mut self.attached);
-        self.leaving.retain(|left| {
-            if (ci.wrapping_sub(left.end) as i32) < 0 {
-                return true;
-            }
-            if left.destroyed {
-                ring.queues.remove(left.key);
-                attached.remove(&left.key);
-            } else if let Some(entry) = ring.queues.get_mut(left.key)
-                && entry.filter == Filter::Before(left.end)
-            {
-                entry.filter = Filter::None;
-            }
-            false
-        });
-    }
-
-    #[cold]
-    fn failure(&self) -> PollError {
-        let syndrome = CqErrorSyndrome(self.shared.error.load(Ordering::Acquire) & !FAILED);
-        PollError::Failed {
-            cqn: self.shared.cqn.get(),
-            reason: syndrome.to_string(),
-        }
     }
 }

@@ -25,6 +25,7 @@ mod atomics;
 mod attr;
 mod counters;
 mod cq;
+mod cq_memory;
 mod error;
 mod local;
 mod mkey;
@@ -32,6 +33,7 @@ mod mr;
 mod pages;
 mod path;
 mod pd;
+mod poller;
 mod post;
 mod qp;
 mod qp_parts;
@@ -41,7 +43,7 @@ mod wc;
 
 pub use attr::{QpAttributes, QpConfig, ToInit, ToRtr, ToRts, Update};
 pub use counters::{CounterSet, Counters};
-pub use cq::{Cq, CqConfig, CqPoller};
+pub use cq::{Cq, CqConfig};
 pub use error::{
     BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError, Refused,
     WaitError,
@@ -51,6 +53,7 @@ pub use mkey::Access;
 pub use mr::{CallerMr, Mr};
 pub use path::{Mtu, Path};
 pub use pd::Pd;
+pub use poller::CqPoller;
 pub use post::BufferOp;
 pub use qp::Qp;
 pub use wc::{Wc, WcError, WcOpcode, WcStatus, WcSuccess};

@@ -1,0 +1,104 @@
+//! A look at a completion queue from outside its poller.
+
+use std::sync::Arc;
+
+use ferroce_hw_regs::cqe::{Cqe64, OP_OWN_OFFSET, opcode};
+use ferroce_hw_regs::dbr::CQ_CI;
+
+use super::cq::is_written;
+use crate::mem::{DmaBuffer, DmaRing};
+
+/// Positions are told to the device modulo 2^24.
+const INDEX_MASK: u32 = 0xff_ffff;
+/// How often the poller may get ahead of a look before the look settles for an upper bound.
+const TRIES: u32 = 16;
+
+/// The rings of a completion queue and its doorbell record, to be read only.
+#[derive(Debug)]
+pub(crate) struct View {
+    ring: DmaRing<64>,
+    /// The ring that the device was told to go on in.
+    next: Option<DmaRing<64>>,
+    record: DmaRing<8>,
+}
+
+impl View {
+    pub(crate) fn new(ring: DmaRing<64>, record: DmaRing<8>) -> View {
+        View {
+            ring,
+            next: None,
+            record,
+        }
+    }
+
+    /// The device is about to be told to go on in `next`.
+    pub(crate) fn move_to(&mut self, next: DmaRing<64>) {
+        self.next = Some(next);
+    }
+
+    /// The device does not go on in another ring after all.
+    pub(crate) fn stay(&mut self) {
+        self.next = None;
+    }
+
+    /// The poller has followed the device to the other ring, and told the record so.
+    pub(crate) fn moved(&mut self) {
+        if let Some(next) = self.next.take() {
+            self.ring = next;
+        }
+    }
+
+    /// The memory that the device may write completions to.
+    pub(crate) fn buffers(&self) -> Vec<Arc<DmaBuffer>> {
+        [Some(&self.ring), self.next.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|ring| ring.buffer().clone())
+            .collect()
+    }
+
+    /// A position (24 bits) that all completions which the device has written by now lie before. The poller may pass
+    /// some of them meanwhile.
+    pub(crate) fn written_end(&self) -> u32 {
+        for _ in 0..TRIES {
+            let start = self.consumed();
+            let (_, passed) = follow(&self.ring, self.next.as_ref(), start);
+            // An entry of which the device has begun another lap looks unwritten; then the poller has passed it.
+            if self.consumed().wrapping_sub(start) & INDEX_MASK <= passed {
+                return start.wrapping_add(passed) & INDEX_MASK;
+            }
+        }
+        // No more than the rings hold can lie before the poller.
+        let next = self.next.as_ref().map_or(0, DmaRing::entries);
+        self.consumed().wrapping_add(self.ring.entries() + next) & INDEX_MASK
+    }
+
+    /// How far the poller says that it has read.
+    fn consumed(&self) -> u32 {
+        self.record.load_be32::<CQ_CI>(0) & INDEX_MASK
+    }
+}
+
+/// Follows what the device has written from `start` (of which 24 bits count) on, into `next` behind the entry that says
+/// that the queue goes on there: completions, and entries passed in all.
+pub(super) fn follow(ring: &DmaRing<64>, next: Option<&DmaRing<64>>, start: u32) -> (u32, u32) {
+    let mut passed = 0;
+    let mut moves = 0;
+    for ring in [Some(ring), next].into_iter().flatten() {
+        let mut left = ring.entries();
+        loop {
+            let at = start.wrapping_add(passed) & INDEX_MASK;
+            if left == 0 || !is_written(ring, at) {
+                return (passed - moves, passed);
+            }
+            passed += 1;
+            left -= 1;
+            let opcode = Cqe64::opcode(ring.load_u8::<OP_OWN_OFFSET>(at));
+            if opcode == opcode::RESIZE_CQ && next.is_some() && moves == 0 {
+                moves = 1;
+                break;
+            }
+        }
+    }
+    (passed - moves, passed)
+}
