@@ -2,7 +2,9 @@
 //!
 //! The tests themselves are in `tests/`; here is what several of them use.
 
+pub mod bare_host;
 pub mod fake;
+pub mod fuzz;
 pub mod nics;
 pub mod pair;
 pub mod traffic;

@@ -32,6 +32,11 @@ impl Interrupts {
         self.vectors.len() as u16
     }
 
+    /// Number of vectors that have an eventfd.
+    pub fn connected(&self) -> usize {
+        self.vectors.iter().flatten().count()
+    }
+
     /// Vectors `first`, `first + 1`, … get these eventfds.
     ///
     /// # Errors

@@ -1,0 +1,53 @@
+//! Frames from the wire.
+
+use ferroce_nic_model::wire::{self, Frame, Icrc};
+
+use super::Input;
+use crate::bare_host::Host;
+
+/// Parsing one frame. What was accepted can be emitted, and says the same again.
+///
+/// # Panics
+/// On a bug.
+pub fn wire_parse(data: &[u8]) {
+    let frame = Frame::from_vec(data.to_vec());
+    for mode in [Icrc::Off, Icrc::On] {
+        let Ok(first) = wire::parse(&frame, mode) else {
+            continue;
+        };
+        let _ = first.grh_area();
+        let again = wire::emit(&first.encap, &first.packet, mode).expect("what was parsed can be emitted");
+        let again = again.flatten().expect("all bytes are the frame's own");
+        let second = wire::parse(&again, mode).expect("what was emitted can be parsed");
+        assert_eq!(
+            format!("{:?}", first.packet.bth),
+            format!("{:?}", second.packet.bth)
+        );
+        assert_eq!(first.encap, second.encap);
+    }
+}
+
+/// Frames into a NIC that has a connected queue pair; ICRCs are not looked at, so that all gets through.
+///
+/// # Panics
+/// On a bug.
+pub fn frames(data: &[u8]) {
+    let mut host = Host::new();
+    host.objects();
+    host.nic.data_plane.set_icrc(Icrc::Off);
+    let mut input = Input(data);
+    host.enable_roce();
+    while !input.is_empty() {
+        let kind = input.u8();
+        let len = usize::from(input.u8()) * 4;
+        let mut packet = input.take(len).to_vec();
+        // What leads to the queue pair is often given, so that what follows it is reached.
+        if kind & 7 == 0 {
+            host.receive(packet);
+            continue;
+        }
+        packet.resize(packet.len().max(16), 0);
+        packet[2..8].copy_from_slice(&[0xff, 0xff, 0, 0, 0, 0x40]);
+        host.receive(Host::frame_of_peer(&packet));
+    }
+}
