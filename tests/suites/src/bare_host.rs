@@ -307,7 +307,7 @@ impl Host {
 
     /// A frame from the wire.
     pub fn receive(&mut self, frame: Vec<u8>) {
-        self.nic.data_plane.receive(self.now, &Frame::from_vec(frame));
+        self.nic.data_plane.receive(self.now, Frame::from_vec(frame));
         self.turn();
     }
 

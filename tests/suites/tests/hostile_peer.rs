@@ -92,6 +92,10 @@ struct Rig {
 
 impl Rig {
     fn new(icrc: Icrc) -> Rig {
+        Rig::with(icrc, |config| config)
+    }
+
+    fn with(icrc: Icrc, config: impl Fn(OpenConfig) -> OpenConfig) -> Rig {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1));
         let taps: [Arc<Mutex<Tap>>; 2] = Default::default();
@@ -110,7 +114,7 @@ impl Rig {
         let runner = Runner::new(nics.collect(), Arc::new(clock.clone()), Drive::Caller).expect("a runner");
         let contexts = [0, 1].map(|index| {
             let function = InProcess::new(&format!("nic{index}"), runner.device(index).expect("a NIC"));
-            let config = OpenConfig::new().address(address(index)).interrupts(false);
+            let config = config(OpenConfig::new().address(address(index)).interrupts(false));
             Context::open(Arc::new(function.expect("a function")), config).expect("the NIC comes up")
         });
         Rig {
@@ -367,5 +371,64 @@ fn what_hits_a_connection_harms_that_connection_alone() {
         assert!(Instant::now() < hang);
         if moved { rig.step() } else { rig.pass() }
     });
+    rig.assert_no_violation();
+}
+
+#[test]
+fn g08_a_connection_on_a_vlan_takes_only_its_own_frames() {
+    let tag = |frame: &[u8]| (frame[12..14] == [0x81, 0]).then(|| u16::from_be_bytes([frame[14], frame[15]]));
+    let rig = Rig::with(Icrc::On, |config| config.vlan(100));
+    let [mut a, mut b] = rig
+        .contexts
+        .clone()
+        .map(|context| Side::on(context, &traffic::config()));
+    connect((&mut a.qp, &a.context), (&mut b.qp, &b.context), |rtr, _| {
+        rtr.path.priority = 3
+    });
+    let hang = Instant::now() + HANG;
+    let mut random = Random::new(8);
+    let mut injected = [0; 2];
+    traffic::run([&mut a, &mut b], 8, 150, |moved| {
+        assert!(Instant::now() < hang);
+        for (to, injected) in injected.iter_mut().enumerate() {
+            let Some(frame) = rig.genuine(to, &mut random) else {
+                continue;
+            };
+            let RoceFrame {
+                mut encap, packet, ..
+            } = wire::parse(&Frame::from_vec(frame.clone()), Icrc::On).expect("a genuine frame");
+            // VID 100 and priority 3 are on the wire.
+            assert_eq!(tag(&frame), Some(3 << 13 | 100));
+            assert_eq!(
+                encap.vlan,
+                Some(Vlan {
+                    vid: 100,
+                    pcp: 3,
+                    dei: false
+                })
+            );
+            // The same without a tag, with another VID, with the one that only carries a priority, with the last.
+            let vids = [None, Some(200), Some(0), Some(4095)];
+            encap.vlan = vids[random.below(4)].map(|vid| Vlan {
+                vid,
+                pcp: 3,
+                dei: false,
+            });
+            let forged = wire::emit(&encap, &packet, Icrc::On).and_then(|f| Ok(f.to_bytes()?));
+            rig.inject(to, forged.expect("a frame"));
+            *injected += 1;
+        }
+        if moved { rig.step() } else { rig.pass() }
+    });
+    for (index, injected) in injected.into_iter().enumerate() {
+        let dropped = rig
+            .runner
+            .with_nic(index, |nic| nic.data_plane.counters.dropped_address);
+        // The last ones may still wait.
+        assert!(
+            dropped.is_some_and(|n| n + 2 >= injected && injected > 10),
+            "{dropped:?} of {injected}"
+        );
+    }
     rig.assert_no_violation();
 }
