@@ -38,6 +38,12 @@ pub struct Host {
     _peer: CablePort,
 }
 
+impl Default for Host {
+    fn default() -> Host {
+        Host::new()
+    }
+}
+
 impl Host {
     /// A host whose NIC needs no pages, brought to where objects can be created.
     pub fn new() -> Host {

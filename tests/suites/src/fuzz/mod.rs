@@ -15,8 +15,11 @@ pub use host::{commands, send_queue};
 pub use vfio_user::{vfio_user_client, vfio_user_server};
 pub use wire::{frames, wire_parse};
 
+/// Takes any bytes.
+pub type Body = fn(&[u8]);
+
 /// All of them, by name.
-pub const ALL: &[(&str, fn(&[u8]))] = &[
+pub const ALL: &[(&str, Body)] = &[
     ("wire_parse", wire_parse),
     ("frames", frames),
     ("layouts", layouts),
