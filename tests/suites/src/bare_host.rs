@@ -319,7 +319,8 @@ impl Host {
 
     /// Bytes from the BTH on as a frame of the peer that the queue pair of [`Host::objects`] is connected to.
     pub fn frame_of_peer(packet: &[u8]) -> Vec<u8> {
-        let len = (8 + packet.len() as u16).to_be_bytes();
+        // Longer ones wrap, and are malformed.
+        let len = (packet.len() as u16).wrapping_add(8).to_be_bytes();
         let address = [[0xfd].as_slice(), &[0; 15]].concat();
         let (mac, own) = ([0, 0, 0, 0, 0, 1], Profile::minimal().mac);
         let ipv6 = [[0x60, 0, 0, 0].as_slice(), &len, &[17, 64], &address, &address].concat();
