@@ -11,7 +11,7 @@
 //! A NIC is opened by its address, [`function::FunctionAddress`], through [`function::open`], or handed over as an
 //! object, [`function::InProcess`].
 //!
-//! Only `function`, `mem`, `mmio`, `barrier` and one type of `ring` contain `unsafe` code, each with a note why. All that
+//! Only `function`, `mem`, `mmio`, `barrier` and one file of `ring` contain `unsafe` code, each with a note why. All that
 //! a device, its firmware, a peer or the host says is checked.
 #![deny(unsafe_code)]
 

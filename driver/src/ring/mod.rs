@@ -9,7 +9,7 @@
 //!
 //! A leaf: indices, ring memory and a doorbell; no lock, allocation, dynamic dispatch, panic or formatting on
 //! the usual path. Access to ring memory is [`DmaRing`](crate::mem::DmaRing)'s, whose masked indices can't leave it; the
-//! only `unsafe` here is a box in an atomic cell (`slots`).
+//! only `unsafe` here is in `slots`: a box in an atomic cell, and a masked index.
 
 mod cq;
 mod rq;
