@@ -6,7 +6,9 @@
 //! fast path: one predictable branch and one store.
 //!
 //! The NIC's registers are big-endian; values here are in host order, converted in this file and nowhere else. A read
-//! of a register of a device that is gone gives all ones; what that means is the reader's business.
+//! of a register of a device that is gone gives all ones; what that means is the reader's business. Writes are the
+//! driver's alone: a doorbell or a command queue address of somebody else's could make the device write to memory that
+//! this process has plain references to.
 //!
 //! `unsafe` is allowed here for the volatile accesses themselves.
 #![allow(unsafe_code)]
@@ -146,7 +148,7 @@ impl Mmio {
     ///
     /// # Errors
     /// [`FunctionError::OutOfRange`] where it leaves the window or is not aligned to 8 bytes.
-    pub fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
+    pub(crate) fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
         check_range("doorbell in BAR 0", offset, 8, self.len)?;
         let offset = self.offset + offset;
         if !offset.is_multiple_of(8) {
@@ -185,21 +187,10 @@ impl Mmio {
 
     /// Writes the 32-bit register at `offset`.
     #[inline]
-    pub fn write32(&self, offset: u64, value: u32) {
+    pub(crate) fn write32(&self, offset: u64, value: u32) {
         match self.target(offset, 4) {
             // SAFETY: as in `read32`. The effect on the device is limited by the IOMMU to memory mapped for it.
             Some(Target::Mapped(at)) => unsafe { at.cast::<WO<u32>>().as_ref().write(value.to_be()) },
-            Some(Target::Trapped(at)) => self.bar.write(at, &value.to_be_bytes()),
-            None => {}
-        }
-    }
-
-    /// Writes the 64-bit register at `offset` by one store.
-    #[inline]
-    pub fn write64(&self, offset: u64, value: u64) {
-        match self.target(offset, 8) {
-            // SAFETY: as in `write32`, for 8 bytes.
-            Some(Target::Mapped(at)) => unsafe { at.cast::<WO<u64>>().as_ref().write(value.to_be()) },
             Some(Target::Trapped(at)) => self.bar.write(at, &value.to_be_bytes()),
             None => {}
         }
@@ -245,7 +236,7 @@ impl Bar {
 
 /// One 8-byte doorbell register: in range and aligned by construction.
 #[derive(Clone)]
-pub struct Doorbell {
+pub(crate) struct Doorbell {
     cell: Option<NonNull<RW<u64>>>,
     bar: Arc<Bar>,
     offset: u64,
@@ -270,13 +261,13 @@ impl Doorbell {
     /// Writes `value`, which goes to the bus big-endian. The caller has issued
     /// [`before_doorbell`](crate::barrier::before_doorbell).
     #[inline(always)]
-    pub fn ring(&self, value: u64) {
+    pub(crate) fn ring(&self, value: u64) {
         self.ring_bytes(value.to_be_bytes());
     }
 
     /// Writes 8 bytes as they stand in memory, such as the first 8 of a WQE's control segment.
     #[inline(always)]
-    pub fn ring_bytes(&self, bytes: [u8; 8]) {
+    pub(crate) fn ring_bytes(&self, bytes: [u8; 8]) {
         match self.cell {
             // SAFETY: the cell is aligned, in a mapping that `self.bar` keeps alive, and only ever accessed volatile.
             Some(cell) => unsafe { cell.as_ref().write(u64::from_ne_bytes(bytes)) },

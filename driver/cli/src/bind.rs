@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::args::{BindArgs, UnbindArgs};
 use crate::devices;
 use crate::error::CliError;
+use crate::output::say;
 
 pub fn bind(args: &BindArgs) -> Result<ExitCode, CliError> {
     let options = BindOptions::default().force(args.force);
@@ -15,7 +16,7 @@ pub fn bind(args: &BindArgs) -> Result<ExitCode, CliError> {
     print(&done, args.host.json);
     if !args.host.json {
         for missing in &done.function.missing {
-            println!("    still missing: {missing}");
+            say!("    still missing: {missing}");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -30,7 +31,7 @@ pub fn unbind(args: &UnbindArgs) -> Result<ExitCode, CliError> {
 fn print(done: &Binding, json: bool) {
     if json {
         let function = devices::as_json(&done.function);
-        println!(
+        say!(
             "{}",
             json!({ "changed": done.changed, "before": done.before, "after": done.after, "device": function })
         );
@@ -39,8 +40,8 @@ fn print(done: &Binding, json: bool) {
     let name = |driver: &Option<String>| driver.clone().unwrap_or_else(|| "no driver".to_string());
     let address = done.function.address;
     if done.changed {
-        println!("{address}: from {} to {}", name(&done.before), name(&done.after));
+        say!("{address}: from {} to {}", name(&done.before), name(&done.after));
     } else {
-        println!("{address}: {}, as before", name(&done.after));
+        say!("{address}: {}, as before", name(&done.after));
     }
 }

@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 
 use crate::args::DevicesArgs;
 use crate::error::CliError;
+use crate::output::say;
 
 pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
     let functions = args.host.host().functions()?;
     if args.host.json {
         let devices: Vec<Value> = functions.iter().map(as_json).collect();
-        println!("{}", json!({ "devices": devices }));
+        say!("{}", json!({ "devices": devices }));
     } else if functions.is_empty() {
-        println!("no NIC that ferroce drives on this machine's PCI bus; without one, try `ferroce demo`");
+        say!("no NIC that ferroce drives on this machine's PCI bus; without one, try `ferroce demo`");
     } else {
         functions.iter().for_each(print);
     }
@@ -58,11 +59,14 @@ pub fn as_json(function: &Function) -> Value {
 }
 
 fn print(function: &Function) {
-    println!(
+    say!(
         "{} {} [{:04x}:{:04x}]",
-        function.address, function.product, function.vendor, function.device
+        function.address,
+        function.product,
+        function.vendor,
+        function.device
     );
-    let line = |name: &str, value: &str| println!("    {name:<12}{value}");
+    let line = |name: &str, value: &str| say!("    {name:<12}{value}");
     line("driver", function.driver.as_deref().unwrap_or("none"));
     line("IOMMU group", &group_text(function.group.as_ref()));
     match function.numa_node {

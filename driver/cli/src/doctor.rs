@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
+use crate::output::say;
 
 pub fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let checks = args.host.host().examine(args.address)?;
     let ok = checks.iter().all(|check| check.outcome != Outcome::Failed);
     if args.host.json {
         let checks: Vec<Value> = checks.iter().map(as_json).collect();
-        println!("{}", json!({ "ok": ok, "checks": checks }));
+        say!("{}", json!({ "ok": ok, "checks": checks }));
     } else {
         checks.iter().for_each(print);
         let count = |outcome| checks.iter().filter(|c| c.outcome == outcome).count();
-        println!(
+        say!(
             "{} checks, {} failed, {} warnings",
             checks.len(),
             count(Outcome::Failed),
@@ -47,8 +48,8 @@ fn as_json(check: &Check) -> Value {
 
 fn print(check: &Check) {
     let subject = check.function.map_or(String::new(), |f| format!("{f} "));
-    println!("{:<8}{subject}{}: {}", outcome(check), check.name, check.found);
+    say!("{:<8}{subject}{}: {}", outcome(check), check.name, check.found);
     if let Some(mend) = &check.mend {
-        println!("        {mend}");
+        say!("        {mend}");
     }
 }

@@ -15,6 +15,7 @@ use ferroce::verbs::{Access, Cq, CqConfig, CqPoller, Mr, Pd};
 
 use crate::args::ExerciseArgs;
 use crate::error::{CliError, chain};
+use crate::output::say;
 
 /// How long a step may wait for what it waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,7 +81,7 @@ pub fn run(args: &ExerciseArgs) -> Result<ExitCode, CliError> {
     for step in &args.steps {
         let started = Instant::now();
         let found = take(step, &args.device, &mut held, args.huge_firmware_pages)?;
-        println!("{step:?}: {found}; {} ms", started.elapsed().as_millis());
+        say!("{step:?}: {found}; {} ms", started.elapsed().as_millis());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -39,8 +39,13 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(&args),
         Command::Unbind(args) => bind::unbind(&args),
     };
-    result.unwrap_or_else(|error: CliError| {
+    let code = result.unwrap_or_else(|error: CliError| {
         eprintln!("ferroce: {}", chain(&error));
         ExitCode::FAILURE
-    })
+    });
+    if output::lost() {
+        eprintln!("ferroce: can't write to standard output");
+        return ExitCode::FAILURE;
+    }
+    code
 }

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use crate::args::ReportArgs;
 use crate::devices;
 use crate::error::{CliError, chain};
+use crate::output::say;
 
 /// Most bytes of a command's input or output that are kept: more than any command of a bring-up has.
 const MOST_BYTES: usize = 1 << 16;
@@ -39,7 +40,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     });
     let text = serde_json::to_string_pretty(&report).map_err(|e| CliError::Other(e.to_string()))?;
     fs::write(&args.file, hide(text, &ids)).map_err(CliError::file("can't write", &args.file))?;
-    println!(
+    say!(
         "{}: {count} firmware commands, {}; MAC addresses and GUIDs are blotted out. Please look through it before you \
          send it.",
         args.file.display(),

@@ -39,7 +39,7 @@ unsafe impl Sync for CallerMapping {}
 struct CallerMap {
     iova: u64,
     len: u64,
-    leak: AtomicBool,
+    retire: AtomicBool,
     space: Arc<DmaSpace>,
 }
 
@@ -74,10 +74,10 @@ impl CallerMapping {
         self.va
     }
 
-    /// Leaves the memory mapped when the mapping (with all that were merged with it) is dropped: the device may still use
-    /// it. It is then counted in [`DmaSpace::leaked_bytes`] and must stay valid until the function is closed.
-    pub fn leak_on_drop(&self) {
-        self.map.leak.store(true, Relaxed);
+    /// The device may go on to use these addresses after the mapping (with all that were merged with it) is dropped. Its
+    /// access to the memory is then taken away as always, but the addresses are never given to other memory.
+    pub fn retire_on_drop(&self) {
+        self.map.retire.store(true, Relaxed);
     }
 
     /// The space that it is mapped in.
@@ -88,11 +88,8 @@ impl CallerMapping {
 
 impl Drop for CallerMap {
     fn drop(&mut self) {
-        if *self.leak.get_mut() {
-            self.space.count_leak(self.len);
-        } else {
-            self.space.unmap_caller(self.iova, self.len);
-        }
+        let retire = *self.retire.get_mut();
+        self.space.unmap_caller(self.iova, self.len, retire);
     }
 }
 
@@ -149,8 +146,9 @@ impl DmaSpace {
     /// lies beside it in its first and last page is protected by mkeys alone.
     ///
     /// # Safety
-    /// For each piece, until its [`CallerMapping`] (and those of all pieces that were merged with it) is dropped and
-    /// [`DmaSpace::leaked_bytes`] has not grown by it (then until the function's last reference is dropped):
+    /// For each piece, until its [`CallerMapping`] (and those of all pieces that were merged with it) is dropped. Where the
+    /// IOMMU then fails to take the device's access away, which [`DmaSpace::leaked_bytes`] tells by growing by it, until
+    /// the function's last reference is dropped:
     /// - all pages that it touches stay mapped at `va`, with the same content behind them (not unmapped, remapped or
     ///   given `MADV_DONTNEED`); a `file` is not shortened, and is what is mapped (shared) at `va`;
     /// - the program reads or writes those bytes only in ways that allow for a change at any time (volatile, atomic,
@@ -212,7 +210,7 @@ impl DmaSpace {
         Ok(Arc::new(CallerMap {
             iova,
             len,
-            leak: AtomicBool::new(false),
+            retire: AtomicBool::new(false),
             space: self.clone(),
         }))
     }

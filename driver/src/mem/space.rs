@@ -258,11 +258,19 @@ impl DmaSpace {
         self.map_at_free_iova(&mut self.state(), pages)
     }
 
-    /// Takes the device's access to pages of the program away.
-    pub(super) fn unmap_caller(&self, iova: u64, len: u64) {
+    /// Takes the device's access to pages of the program away. With `keep_iova`, the addresses are not used again, since
+    /// the device may still use them.
+    pub(super) fn unmap_caller(&self, iova: u64, len: u64, keep_iova: bool) {
         let mut state = self.state();
-        if self.unmap(&mut state, iova, len).is_err() {
-            self.count_leak(len);
+        match self.unmap_only(&mut state, iova, len) {
+            Ok(()) if keep_iova => {
+                log::warn!(
+                    "{}: {len} bytes of IOVA space at {iova:#x} are given up",
+                    self.function.address()
+                );
+            }
+            Ok(()) => self.give_iova(&mut state, iova, len),
+            Err(_) => self.count_leak(len),
         }
     }
 
@@ -293,13 +301,19 @@ impl DmaSpace {
 
     /// Unmaps. On an error, which is logged, the IOVA range stays taken.
     fn unmap(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
+        self.unmap_only(state, iova, len)?;
+        self.give_iova(state, iova, len);
+        Ok(())
+    }
+
+    /// As [`Self::unmap`], but the IOVA range stays taken.
+    fn unmap_only(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
         self.function.dma_unmap(iova, len).inspect_err(|error| {
             log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
         })?;
         log::trace!("{}: DMA unmap {iova:#x} + {len:#x}", self.function.address());
         state.mappings -= 1;
         state.mapped_bytes -= len;
-        self.give_iova(state, iova, len);
         Ok(())
     }
 

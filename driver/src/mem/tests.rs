@@ -105,6 +105,29 @@ fn large_buffers_are_unmapped_when_dropped_and_their_iova_is_used_again() {
 }
 
 #[test]
+fn retired_addresses_lead_nowhere_and_are_not_used_again() {
+    let (function, space) = space(100);
+    let memory = Foreign::new(4 * MIB);
+    let iova = |mapping: &CallerMapping| mapping.iova();
+    let first = map(&space, &[memory.piece(0, MIB)]).expect("maps").remove(0);
+    let retired = iova(&first);
+    first.retire_on_drop();
+    drop(first);
+    assert_eq!(function.mapped(), 0, "the device has no access any more");
+    assert_eq!(space.leaked_bytes(), 0);
+    let second = map(&space, &[memory.piece(0, MIB)]).expect("maps").remove(0);
+    let taken = retired..retired + MIB as u64;
+    assert!(
+        !taken.contains(&iova(&second)),
+        "a key that lives on would reach it"
+    );
+    let freed = iova(&second);
+    drop(second);
+    let third = map(&space, &[memory.piece(0, MIB)]).expect("maps").remove(0);
+    assert_eq!(iova(&third), freed, "what is dropped in order is used again");
+}
+
+#[test]
 fn iova_agrees_with_the_address_modulo_the_largest_page_that_spans() {
     let (_function, space) = space(100);
     let memory = Foreign::new(64 * MIB);

@@ -279,7 +279,7 @@ impl CallerMr {
     ///
     /// # Safety
     /// The contract of [`DmaSpace::map_caller`](crate::mem::DmaSpace::map_caller), from the call until the region is
-    /// dropped or [`CallerMr::dereg`] returns success. In short: the pages stay mapped where they are, and are not
+    /// dropped or [`CallerMr::dereg`] has returned. In short: the pages stay mapped where they are, and are not
     /// accessed through Rust references while a request of this side or of a peer may use them.
     ///
     /// # Errors
@@ -298,7 +298,7 @@ impl CallerMr {
         let mapping = mappings.pop().ok_or(DmaError::ZeroLength)?;
         let (start, len) = (mapping.iova(), mapping.len());
         let key = mkey::create(pd, start, len, access, KeyKind::Region);
-        let key = made(key, || mapping.leak_on_drop())?;
+        let key = made(key, || mapping.retire_on_drop())?;
         Ok(CallerMr {
             region: Region {
                 key,
@@ -317,8 +317,8 @@ impl CallerMr {
     /// Ends the registration, and says whether that worked.
     ///
     /// # Errors
-    /// [`DestroyError::Command`]; the memory stays mapped for the device then, and has to stay valid until the device is
-    /// closed.
+    /// [`DestroyError::Command`]; the device keeps a key that leads nowhere, since its access to the memory is taken away
+    /// all the same.
     pub fn dereg(mut self) -> Result<(), DestroyError> {
         Ok(self.end()?)
     }
@@ -327,7 +327,8 @@ impl CallerMr {
         self.region.gone = true;
         let done = self.region.pd.context().exec(&mkey::destroy(self.region.key));
         if done.is_err() {
-            self.mapping.leak_on_drop();
+            // The device's access goes with the IOMMU's map; a key that lives on leads nowhere.
+            self.mapping.retire_on_drop();
         }
         done
     }
