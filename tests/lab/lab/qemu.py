@@ -71,7 +71,7 @@ class Guest:
     """One virtual machine. Use it as a context manager, so that it always ends."""
 
     def __init__(self, image, folder, name, nics=(), models=(), memory="1G", cpus=2, kernel="6.12", share=None,
-                 iommu=False, accel="tcg", append=""):
+                 iommu=False, accel="tcg", append="", reboots=False):
         self.image = image
         self.name = name
         self.folder = folder / name
@@ -86,6 +86,7 @@ class Guest:
         self.iommu = iommu
         self.accel = accel
         self.append = append
+        self.reboots = reboots
         self.process = None
         self.numbers = iter(range(1, 1 << 30))
         self.running = {}
@@ -95,7 +96,8 @@ class Guest:
     def command(self):
         """QEMU's command line."""
         agent = self.folder / "agent.sock"
-        line = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+        line = ["-nodefaults", "-no-user-config", "-display", "none"]
+        line += [] if self.reboots else ["-no-reboot"]
         line += ["-L", str(self.image.root / "usr/share/qemu"), "-L", str(self.image.root / "usr/share/seabios")]
         line += ["-machine", "q35,accel=%s,kernel-irqchip=%s,memory-backend=ram"
                  % (self.accel, "split" if self.iommu else "on") if self.accel == "kvm"
@@ -191,6 +193,13 @@ class Guest:
         if check and result.code != 0:
             raise GuestError("%s: %r" % (self.name, result))
         return result
+
+    def reboot(self, timeout=180):
+        """Restarts the guest without a word to its drivers; returns when the agent answers again."""
+        self.ready.clear()
+        request = {"id": 0, "run": "echo b >/proc/sysrq-trigger", "timeout": 20}
+        self.agent.sendall((json.dumps(request) + "\n").encode())
+        self.wait_ready(timeout)
 
     def tail(self, log, lines=30):
         path = self.folder / log

@@ -27,6 +27,7 @@ const KEY: usize = CONTROL + 48;
 const LIST: usize = KEY + 64;
 /// Flags of the UMR control segment.
 const INLINE: u8 = 0x80;
+/// It fails if the key is free; if it is not.
 const CHECK_FREE: u8 = 2 << 5;
 const CHECK_NOT_FREE: u8 = 1 << 5;
 const TRANSLATION_OFFSET: u8 = 0x10;
@@ -127,7 +128,7 @@ impl DataPlane {
         if !old.context.umr_en() {
             return Err("the key does not allow UMR");
         }
-        if flags & CHECK_FREE != 0 && !old.free || flags & CHECK_NOT_FREE != 0 && old.free {
+        if flags & CHECK_FREE != 0 && old.free || flags & CHECK_NOT_FREE != 0 && !old.free {
             return Err("the key is not in the state that the WQE expects");
         }
         let updated = old.updated(new, mask, offset * 2, &list)?;
@@ -208,6 +209,9 @@ mod mask {
 /// Most page addresses of a key, whatever its context says: 1 TiB of 4 KiB pages.
 const MAX_ENTRIES: usize = 1 << 28;
 
+/// A UMR brings whole 64 bytes of page addresses, even for a key with room for fewer.
+const ALIGNED_ENTRIES: usize = 8;
+
 impl Mkey {
     /// The key as it is after a UMR: what `fields` names is taken over from `new`, `list` from entry `at` on.
     fn updated(&self, new: &Mkc, fields: u64, at: usize, list: &[u64]) -> Result<Mkey, &'static str> {
@@ -215,7 +219,8 @@ impl Mkey {
         take_fields(&mut context, new, fields).map_err(|_| "a field does not fit")?;
         let room = (self.context.translations_octword_size() as usize)
             .saturating_mul(2)
-            .min(MAX_ENTRIES);
+            .min(MAX_ENTRIES)
+            .next_multiple_of(ALIGNED_ENTRIES);
         if at.checked_add(list.len()).is_none_or(|end| end > room) {
             return Err("more translations than the key has room for");
         }

@@ -1,11 +1,13 @@
 //! Unix datagrams, one Ethernet frame each: what QEMU's `-netdev dgram` with `local.type=unix` speaks.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{LinkError, MAX_FRAME, Port, PortCounters};
 use crate::clock::Nanos;
@@ -13,7 +15,8 @@ use crate::wire::Frame;
 
 /// A port on a unix datagram socket.
 ///
-/// The other side may come, go and come again: frames sent while nobody is there are lost.
+/// The other side may come, go and come again: frames sent while nobody is there are lost. Linux lets few datagrams
+/// wait in a socket (`net.unix.max_dgram_qlen`, often 10), so a burst waits here for room.
 #[derive(Debug)]
 pub struct DgramPort {
     socket: UnixDatagram,
@@ -24,7 +27,16 @@ pub struct DgramPort {
     /// One byte more than the longest frame, so that a longer one shows.
     buffer: Box<[u8]>,
     counters: PortCounters,
+    /// Frames that the other side had no room for yet.
+    backlog: VecDeque<Vec<u8>>,
+    /// When to try them again.
+    retry_at: Option<Nanos>,
 }
+
+/// Most frames that wait for room; what exceeds them is lost.
+const MAX_BACKLOG: usize = 4096;
+/// How long the other side has to make room.
+const RETRY: Duration = Duration::from_micros(100);
 
 fn os(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> LinkError {
     let object = path.display().to_string();
@@ -67,7 +79,34 @@ impl DgramPort {
             local: None,
             buffer: vec![0; MAX_FRAME + 1].into_boxed_slice(),
             counters: PortCounters::default(),
+            backlog: VecDeque::new(),
+            retry_at: None,
         })
+    }
+
+    /// Sends one frame; false when there is no room for it now.
+    fn try_send(&mut self, bytes: &[u8]) -> bool {
+        let sent = match &self.remote {
+            Some(remote) => self.socket.send_to(bytes, remote),
+            None => self.socket.send(bytes),
+        };
+        match sent {
+            Ok(_) => self.counters.sent += 1,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
+            Err(_) => self.counters.send_lost += 1,
+        }
+        true
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn flush(&mut self, now: Nanos) {
+        while let Some(bytes) = self.backlog.pop_front() {
+            if !self.try_send(&bytes) {
+                self.backlog.push_front(bytes);
+                break;
+            }
+        }
+        self.retry_at = (!self.backlog.is_empty()).then(|| now + RETRY);
     }
 }
 
@@ -94,26 +133,26 @@ fn remove_stale(path: &Path) -> Result<(), LinkError> {
 }
 
 impl Port for DgramPort {
-    fn send(&mut self, _now: Nanos, frame: Frame) {
+    fn send(&mut self, now: Nanos, frame: Frame) {
         if frame.len() > MAX_FRAME {
             self.counters.oversized += 1;
             return;
         }
         // A payload that the host has taken away can't be sent: the frame is lost.
-        let sent = frame.to_bytes().ok().and_then(|bytes| {
-            match &self.remote {
-                Some(remote) => self.socket.send_to(&bytes, remote),
-                None => self.socket.send(&bytes),
-            }
-            .ok()
-        });
-        match sent {
-            Some(_) => self.counters.sent += 1,
-            None => self.counters.send_lost += 1,
+        let Ok(bytes) = frame.to_bytes() else {
+            self.counters.send_lost += 1;
+            return;
+        };
+        if self.backlog.len() >= MAX_BACKLOG {
+            self.counters.send_lost += 1;
+        } else {
+            self.backlog.push_back(bytes);
         }
+        self.flush(now);
     }
 
-    fn recv(&mut self, _now: Nanos) -> Option<Frame> {
+    fn recv(&mut self, now: Nanos) -> Option<Frame> {
+        self.flush(now);
         loop {
             match self.socket.recv(&mut self.buffer) {
                 Ok(len) if len <= MAX_FRAME => {
@@ -127,6 +166,10 @@ impl Port for DgramPort {
                 Err(_) => return None,
             }
         }
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.retry_at
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

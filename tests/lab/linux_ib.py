@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Linux's mlx5_ib and libmlx5 on the model: two NICs in two guests on one wire."""
+
+import re
+
+from lab import linux, run, wire
+
+# Each is run in both guests, in the client with the server's address.
+QUICK = [
+    "ibv_rc_pingpong -g {gid} -n 100",
+    "ibv_rc_pingpong -g {gid} -n 100 -e",
+    "ib_write_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
+]
+FULL = [
+    "ibv_srq_pingpong -g {gid} -n 100",
+    "ibv_rc_pingpong -g {gid} -n 50 -s 65536 -m 4096",
+    "ib_read_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
+    "ib_send_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
+]
+ATOMIC = ["ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A FETCH_AND_ADD", "ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A CMP_AND_SWAP"]
+
+
+def gid_of(guest, ip):
+    """Index of the RoCE v2 GID of an IPv4 address, and the whole table."""
+    out = guest.run("ibv_devinfo -v", timeout=60).out
+    found = re.search(r"GID\[ *(\d+)\]:\s+::ffff:%s, RoCE v2" % re.escape(ip), out)
+    return (int(found.group(1)) if found else None), out
+
+
+def between(task, server, client, command, timeout=150):
+    """Runs a pair of programs."""
+    running = server.run_in_background(command, timeout)
+    server.run("for i in $(seq 60); do ss -tln | grep -qE ':(18515|18516) ' && exit 0; sleep 0.2; done", check=False)
+    result = client.run(command + " 10.9.0.2", timeout=timeout, check=False)
+    other = running.result()
+    task.check(command, result.code == 0 and other.code == 0, "%r\n%r" % (result, other))
+
+
+def table_follows(task, guest, device):
+    """GIDs come and go with addresses."""
+    guest.run("ip addr add 10.77.0.1/24 dev %s; sleep 1" % device)
+    task.check("a GID comes with an address", gid_of(guest, "10.77.0.1")[0] is not None)
+    guest.run("ip addr del 10.77.0.1/24 dev %s; sleep 1" % device)
+    task.check("and goes with it", gid_of(guest, "10.77.0.1")[0] is None)
+
+
+def one_profile(task, arguments, profile):
+    """All of it between two NICs of a kind."""
+    guests, models = [], []
+    for number, end in enumerate(wire.pair(task.folder, profile)):
+        options = ["--profile", profile, "--wire", "dgram:%s,%s" % end, "--mac", "02:fe:44:0c:e0:0%d" % (number + 1)]
+        if number == 0:
+            options += ["--pcap", str(task.folder / (profile + ".pcap"))]
+        models.append(task.model("%s-%d" % (profile, number), options=options))
+        guests.append(task.guest("guest-%s-%d" % (profile, number), models=models[-1].sockets, cpus=1))
+    gid = None
+    for number, guest in enumerate(guests):
+        linux.load(guest, "mlx5_core", "mlx5_ib")
+        device = linux.netdev(guest)
+        linux.address(guest, device, "10.9.0.%d/24" % (number + 1))
+        guest.run("sleep 2")
+        gid, info = gid_of(guest, "10.9.0.%d" % (number + 1))
+        task.check("%s: an active RoCE port with its GIDs" % guest.name, gid is not None and "PORT_ACTIVE" in info, info)
+    table_follows(task, guests[0], device)
+    commands = QUICK + (FULL if arguments.full else [])
+    # The recorded ConnectX-4 answers atomics in big-endian order only, which Linux does not offer to programs.
+    commands += ATOMIC if arguments.full and "ATOMIC_HCA" in info else []
+    for command in commands:
+        between(task, guests[1], guests[0], command.format(gid=gid))
+    for guest, model in zip(guests, models):
+        wrong = linux.complaints(guest.run("dmesg").out, profile)
+        task.check("%s: no complaint of Linux's" % guest.name, not wrong, "\n".join(wrong))
+        refused = linux.refusals(model)
+        task.check("%s: no complaint of the model's" % guest.name, not refused, "\n".join(refused[:10]))
+        guest.stop()
+
+
+def body(task, arguments):
+    """Linux's mlx5_ib: device, GIDs, pingpong, perftest between two NICs; with --full more NICs and programs."""
+    for profile in ("connectx4", "connectx5") if arguments.full else ("minimal",):
+        one_profile(task, arguments, profile)
+
+
+if __name__ == "__main__":
+    run.main("linux-ib", body)

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Linux's mlx5 netdev on the model, against virtio-net and against another mlx5 netdev."""
+
+from lab import linux, run, wire
+
+SERVER = """
+import hashlib, socket
+listener = socket.create_server(("0.0.0.0", 9000))
+print("listening", flush=True)
+peer, _ = listener.accept()
+digest, total = hashlib.sha256(), 0
+while data := peer.recv(65536):
+    digest.update(data)
+    total += len(data)
+print(total, digest.hexdigest())
+"""
+CLIENT = """
+import hashlib, os, socket, sys
+peer = socket.create_connection((sys.argv[1], 9000))
+digest, total = hashlib.sha256(), int(sys.argv[2])
+for _ in range(total // 65536):
+    data = os.urandom(65536)
+    digest.update(data)
+    peer.sendall(data)
+peer.close()
+print(total, digest.hexdigest())
+"""
+FLOWS = """
+import socket, sys
+for port in range(20000, 20032):
+    flow = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    flow.bind(("", port))
+    flow.sendto(b"flow", (sys.argv[1], 9))
+"""
+
+
+def transfer(task, sender, receiver, ip, megabytes):
+    """A TCP stream, compared by its hash."""
+    server = receiver.run_in_background("python3 /share/server.py")
+    server.wait_for("listening")
+    sent = sender.run("python3 /share/client.py %s %d" % (ip, megabytes << 20), timeout=300).out.strip()
+    received = server.result().out.strip().splitlines()[-1]
+    task.check("%s to %s: TCP, %d MiB" % (sender.name, receiver.name, megabytes), sent == received, (sent, received))
+
+
+def ping(task, sender, ip, size=56):
+    """Pings, all of which must be answered."""
+    out = sender.run("ping -c 5 -i 0.2 -s %d %s" % (size, ip), check=False).out
+    task.check("%s pings %s with %d bytes" % (sender.name, ip, size), " 0% packet loss" in out, out)
+
+
+def settings(task, guest, device):
+    """What ethtool and ip show and set."""
+    task.check("ethtool -i", "driver: mlx5_core" in guest.run("ethtool -i %s" % device).out)
+    task.check("ethtool -l", "Combined" in guest.run("ethtool -l %s" % device).out)
+    task.check("ethtool: link and speed", "Link detected: yes" in guest.run("ethtool %s" % device).out)
+    guest.run("ip link set %s mtu 9000" % device, timeout=60)
+    task.check("MTU 9000", " mtu 9000 " in guest.run("ip link show %s" % device).out)
+
+
+def vlan(task, guests, devices):
+    """A tagged network beside the untagged one."""
+    for number, (guest, device) in enumerate(zip(guests, devices)):
+        guest.run("ip link add link %s name v5 type vlan id 5; ip addr add 10.95.0.%d/24 dev v5; ip link set v5 up"
+                  % (device, number + 1))
+    ping(task, guests[0], "10.95.0.2")
+
+
+def spread(task, sender, guest, device):
+    """Several flows meet several receive queues."""
+    (guest.share / "flows.py").write_text(FLOWS)
+    sender.run("python3 /share/flows.py 10.9.0.1 && sleep 1")
+    counts = linux.statistics(guest, device)
+    queues = [name for name, value in counts.items()
+              if name.startswith("rx") and name.endswith("_packets") and name[2:-8].isdigit() and value]
+    task.check("frames came to several receive queues", len(queues) > 1, queues)
+    task.check("checksums were complete", counts.get("rx_csum_complete", 0) > 0, counts)
+
+
+def body(task, arguments):
+    """Linux's mlx5 netdev: ping, TCP, VLAN, MTU, RSS against virtio-net; with --full against another mlx5 too."""
+    profile = "connectx4" if arguments.full else "minimal"
+    hub = wire.Hub(task.folder, "wire", 3 if arguments.full else 2)
+    task.parts.append(hub)
+    ends = iter(hub.ends)
+    model = task.model("nic", options=["--profile", profile, "--wire", "dgram:%s,%s" % next(ends)])
+    first = task.guest("first", models=model.sockets)
+    second = task.guest("second", nics=[("52:54:00:09:00:02",) + next(ends)], cpus=1)
+    (first.share / "server.py").write_text(SERVER)
+    (first.share / "client.py").write_text(CLIENT)
+    linux.load(first, "mlx5_core")
+    linux.load(second, "virtio_net")
+    devices = [linux.netdev(first), linux.netdev(second, "virtio_net")]
+    for number, (guest, device) in enumerate(zip((first, second), devices)):
+        linux.address(guest, device, "10.9.0.%d/24" % (number + 1))
+    for size in (56, 1400, 8000):
+        ping(task, first, "10.9.0.2", size)
+    ping(task, second, "10.9.0.1")
+    vlan(task, (first, second), devices)
+    transfer(task, first, second, "10.9.0.2", 16)
+    transfer(task, second, first, "10.9.0.1", 16)
+    spread(task, second, first, devices[0])
+    settings(task, first, devices[0])
+    ping(task, first, "10.9.0.2")
+    if arguments.full:
+        third_mlx5(task, first, second, next(ends))
+    wrong = linux.complaints(first.run("dmesg").out, profile)
+    task.check("no complaint of Linux's", not wrong, "\n".join(wrong))
+
+
+def third_mlx5(task, first, second, end):
+    """Another mlx5 netdev in place of virtio-net's guest."""
+    second.stop()
+    model = task.model("nic3", options=["--wire", "dgram:%s,%s" % end, "--mac", "02:fe:44:0c:e0:03"])
+    third = task.guest("third", models=model.sockets, cpus=1)
+    linux.load(third, "mlx5_core")
+    linux.address(third, linux.netdev(third), "10.9.0.3/24")
+    ping(task, first, "10.9.0.3")
+    transfer(task, first, third, "10.9.0.3", 16)
+
+
+if __name__ == "__main__":
+    run.main("linux-net", body)
