@@ -7,6 +7,7 @@ use ferroce_firmware_iface::layouts::{
 use ferroce_firmware_iface::status::CommandStatus;
 
 use super::command::{Call, Outcome, ok, own_function};
+use super::qp_transition::copy_field;
 use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware, HcaState};
 use crate::profile::{CAP_BYTES, CapType};
@@ -108,6 +109,14 @@ pub(super) fn set(fw: &mut Firmware, _: &mut Env<'_>, call: &Call<'_>) -> Outcom
     wanted[..n].copy_from_slice(&given[..n]);
     if n < CAP_BYTES {
         wanted[n..].copy_from_slice(&capability.current[n..]);
+    }
+    if ty == CapType::ATOMIC {
+        // Linux sends what it sets and zeros for the rest.
+        let mut whole = capability.current.clone();
+        for name in names {
+            copy_field(&mut whole, &wanted, info, name);
+        }
+        wanted = whole;
     }
     for field in info.fields {
         check_field(info, field, names, &wanted, &capability.current, &capability.max)?;

@@ -278,7 +278,7 @@ impl QpTransition {
 }
 
 /// Copies the field `path` (parts joined by dots) of a layout from one instance to another.
-fn copy_field(to: &mut [u8], from: &[u8], info: &LayoutInfo, path: &str) {
+pub(super) fn copy_field(to: &mut [u8], from: &[u8], info: &LayoutInfo, path: &str) {
     let (base, field) = locate(info, path);
     let start = base + field.bit_offset;
     for bit in start..start + field.bit_width * field.count {

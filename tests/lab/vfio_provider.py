@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""rdma-core's user-space mlx5 driver over VFIO (Debian's libmlx5) on the model: its own pyverbs tests for that."""
+
+import shutil
+
+from lab import linux, packages, run
+
+NIC = "0000:01:00.0"
+BIND = "modprobe vfio-pci && echo vfio-pci >/sys/bus/pci/devices/{nic}/driver_override && echo {nic} >/sys/bus/pci/drivers_probe"
+TESTS = "cd /share/rdma-core && PYTHONPATH=.:/share/scapy python3 tests/run_tests.py --pci-dev {nic} -v tests.test_mlx5_vfio"
+
+
+def body(task, arguments):
+    """rdma-core's mlx5 VFIO provider opens the model; Debian's pyverbs tests of it pass."""
+    tree = packages.source("rdma-core", task.note)
+    scapy = packages.binary("python3-scapy", task.note)
+    for profile in ("connectx5", "minimal") if arguments.full else ("connectx5",):
+        model = task.model(profile, options=["--profile", profile])
+        guest = task.guest("guest-" + profile, models=model.sockets, iommu=True)
+        shutil.copytree(tree / "tests", guest.share / "rdma-core/tests", dirs_exist_ok=True)
+        # The tests declare the firmware's layouts with scapy.
+        shutil.copytree(scapy / "usr/lib/python3/dist-packages/scapy", guest.share / "scapy/scapy", dirs_exist_ok=True)
+        guest.run(BIND.format(nic=NIC))
+        result = guest.run(TESTS.format(nic=NIC), timeout=300, check=False)
+        right = result.code == 0 and "OK" in result.out and "skipped" not in result.out
+        task.check("%s: test_mlx5_vfio" % profile, right, result)
+        refused = linux.refusals(model)
+        task.check("%s: no complaint of the model's" % profile, not refused, "\n".join(refused[:10]))
+        guest.stop()
+
+
+if __name__ == "__main__":
+    run.main("vfio-provider", body)
