@@ -2,7 +2,7 @@
 //!
 //! A BAR is some areas of mapped memory, and everywhere else an access is a request to whoever serves the BAR
 //! ([`BarAccess`]). vfio-pci maps nearly all of a BAR; a device model may map only its doorbell pages, or nothing.
-//! [`Mmio`] is a checked window on a BAR; [`Doorbell`] is one 8-byte register in it, resolved beforehand, for the
+//! [`Mmio`] is a checked window on a BAR; a doorbell is one 8-byte register in it, resolved beforehand, for the
 //! fast path: one predictable branch and one store.
 //!
 //! The NIC's registers are big-endian; values here are in host order, converted in this file and nowhere else. A read

@@ -19,6 +19,7 @@ use clap::Parser;
 
 use crate::args::{Cli, Command};
 use crate::error::{CliError, chain};
+use crate::output::say;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         _ => "trace",
     };
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level)).init();
+    let json = cli.command.json();
     let result = match cli.command {
         Command::Info(args) => info::run(&args),
         Command::Demo(args) => demo::run(&args),
@@ -40,7 +42,12 @@ fn main() -> ExitCode {
         Command::Unbind(args) => bind::unbind(&args),
     };
     let code = result.unwrap_or_else(|error: CliError| {
-        eprintln!("ferroce: {}", chain(&error));
+        let error = chain(&error);
+        eprintln!("ferroce: {error}");
+        if json {
+            // A machine gets one object, whatever happens.
+            say!("{}", serde_json::json!({ "ok": false, "error": error }));
+        }
         ExitCode::FAILURE
     });
     if output::lost() {

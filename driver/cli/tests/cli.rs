@@ -291,7 +291,7 @@ fn arguments_of_the_model_are_checked() {
     assert_refused(
         &run(["model", "--socket", &socket, "--socket", &socket]),
         1,
-        &[&socket, "another process"],
+        &[&socket, "is given twice"],
     );
     for (option, value, code, part) in [
         ("--mac", "02:fe", 2, "02:fe"),
@@ -427,4 +427,15 @@ fn the_demo_copies_files_of_any_size() {
 fn a_wire_that_loses_everything_ends_in_an_error() {
     let said = run(["demo", "--size", "1K", "--loss", "1"]);
     assert_refused(&said, 1, &["retry counter exceeded"]);
+}
+
+#[test]
+fn a_failure_is_one_json_object_for_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let device = format!("vfio-user:{}", name(&folder.path().join("nic.sock")));
+    let said = run(["info".to_string(), "--json".to_string(), device]);
+    assert_eq!(said.code, Some(1), "{said:?}");
+    let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    assert_eq!(json["ok"], false);
+    assert!(json["error"].as_str().unwrap().contains("does not exist"), "{json}");
 }

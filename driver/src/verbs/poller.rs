@@ -165,7 +165,7 @@ impl CqPoller {
     }
 
     /// Completion events of this queue so far, as far as the vector's events have been taken in
-    /// ([`Context::poll_completion_events`]).
+    /// ([`Context::poll_completion_events`](crate::context::Context::poll_completion_events)).
     pub fn events(&self) -> u64 {
         self.shared.completions.count()
     }
