@@ -437,5 +437,8 @@ fn a_failure_is_one_json_object_for_machines() {
     assert_eq!(said.code, Some(1), "{said:?}");
     let json: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert_eq!(json["ok"], false);
-    assert!(json["error"].as_str().unwrap().contains("does not exist"), "{json}");
+    assert!(
+        json["error"].as_str().unwrap().contains("does not exist"),
+        "{json}"
+    );
 }
