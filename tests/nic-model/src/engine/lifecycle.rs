@@ -291,7 +291,8 @@ impl Plane for DataPlane {
             }
             _ => None,
         };
-        let moves = transition == QpTransition::Rst2Init && qp.pd != qpc.pd();
+        // A PD of 0 says nothing: rdma-core's tests leave it out here.
+        let moves = transition == QpTransition::Rst2Init && qpc.pd() != 0 && qp.pd != qpc.pd();
         let config = self.rc_config(qpc);
         if moves {
             self.move_qp(qpn, qpc.pd())?;
@@ -301,6 +302,7 @@ impl Plane for DataPlane {
         };
         // A QP that changes its counter set takes along what it counted.
         qp.context = *qpc;
+        let _ = qp.context.set_pd(qp.pd);
         if path.is_some() {
             qp.path = path;
         }
@@ -387,6 +389,16 @@ impl Plane for DataPlane {
 
     fn destroy_umem(&mut self, id: u32) -> Result<(), ObjectError> {
         remove(&mut self.objects.umems, "umem", id, |umem| umem.users).map(drop)
+    }
+
+    fn umem_iova(&self, id: u32, offset: u64) -> Result<u64, ObjectError> {
+        let umem = self.objects.umems.get(id).ok_or(no_such("umem", id))?;
+        let found = umem.pages.iova(offset).filter(|(_, left)| *left >= 8);
+        found.map(|(iova, _)| iova).ok_or(ObjectError::BadValue {
+            field: "dbr_addr",
+            value: offset,
+            reason: "a doorbell record past the end of its umem",
+        })
     }
 
     fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError> {

@@ -67,6 +67,12 @@ impl Call<'_> {
         Ok(layout)
     }
 
+    /// The big-endian word of the input there; 0 past its end.
+    pub(super) fn be32(&self, at: usize) -> u32 {
+        let bytes = self.input.get(at..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |b| u32::from_be_bytes(*b))
+    }
+
     /// What follows the fixed part of the input.
     pub(super) fn tail(&self, from: usize) -> &[u8] {
         self.input.get(from..).unwrap_or_default()

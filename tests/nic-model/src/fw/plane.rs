@@ -118,6 +118,8 @@ pub trait Plane: HostDma + EthernetPlane {
 
     fn create_umem(&mut self, umem: &Umem, mtt: &[u8]) -> Result<u32, ObjectError>;
     fn destroy_umem(&mut self, id: u32) -> Result<(), ObjectError>;
+    /// Where 8 bytes at `offset` of a umem are: a doorbell record.
+    fn umem_iova(&self, id: u32, offset: u64) -> Result<u64, ObjectError>;
 
     /// `None` takes the entry away.
     fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError>;

@@ -13,7 +13,8 @@ use super::{Env, Firmware, vport};
 use crate::profile::CapType;
 
 /// CREATE_QP: the id of the doorbell record's umem, which rdma-core's PRM has behind dbr_umem_valid.
-const QP_UMEM: Exempt = &[(0x18 + 0xd4, 0x18 + 0xd8)];
+const QP_UMEM: Exempt = &[(DBR_UMEM_ID, DBR_UMEM_ID + 4)];
+const DBR_UMEM_ID: usize = 0x18 + 0xe4;
 
 /// A connected service, which has a peer.
 fn connected(service: u8) -> bool {
@@ -31,8 +32,12 @@ pub(super) fn create(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
     if input.ece() != 0 && !fw.general().ece_support() {
         return Err(Refusal::no_capability("ece_support"));
     }
-    let qpc = input.qpc();
-    check_new(fw, qpc)?;
+    let mut qpc = *input.qpc();
+    if qpc.dbr_umem_valid() {
+        let iova = env.plane.umem_iova(call.be32(DBR_UMEM_ID), qpc.dbr_addr())?;
+        qpc.set_dbr_addr(iova);
+    }
+    check_new(fw, &qpc)?;
     let pas = call.tail(CreateQpIn::PAS_OFFSET);
     let buffer = buffer(
         input.wq_umem_valid(),
@@ -40,7 +45,7 @@ pub(super) fn create(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
         input.wq_umem_offset(),
         pas,
     );
-    let qpn = env.plane.create_qp(qpc, buffer)?;
+    let qpn = env.plane.create_qp(&qpc, buffer)?;
     output(|out: &mut CreateQpOut| out.set_qpn(qpn))
 }
 

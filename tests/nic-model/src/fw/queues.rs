@@ -13,7 +13,13 @@ use super::{Env, Firmware};
 
 /// CREATE_CQ and MODIFY_CQ: umem offset and id, which the PRM of rdma-core has at 0x50 and 0x58, and the id of
 /// the doorbell record's umem.
-const CQ_UMEM: Exempt = &[(0x44, 0x48), (0x50, 0x5c)];
+const CQ_UMEM: Exempt = &[
+    (0x10 + DBR_UMEM_ID, 0x10 + DBR_UMEM_ID + 4),
+    (0x44, 0x48),
+    (0x50, 0x5c),
+];
+/// Where a CQ's context has the id of its doorbell record's umem.
+const DBR_UMEM_ID: usize = 0x04;
 
 pub(super) fn create_eq(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: CreateEqIn = call.input()?;
@@ -120,18 +126,24 @@ fn umem_part(call: &Call<'_>) -> (u32, u64) {
 
 pub(super) fn create_cq(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: CreateCqIn = call.input_with(CreateCqIn::BYTES, CQ_UMEM)?;
-    let cqc = input.cq_context();
+    let mut cqc = *input.cq_context();
+    if cqc.dbr_umem_valid() {
+        let iova = env
+            .plane
+            .umem_iova(call.be32(0x10 + DBR_UMEM_ID), cqc.dbr_addr())?;
+        cqc.set_dbr_addr(iova);
+    }
     if cqc.st() != 0 || cqc.status() != 0 {
         return Err(Refusal::bad_field(
             "st and status of a new completion queue are 0",
         ));
     }
-    check_cq(fw, cqc)?;
+    check_cq(fw, &cqc)?;
     let (id, offset) = umem_part(call);
     let pas = call.tail(CreateCqIn::PAS_OFFSET);
     let cqn = env
         .plane
-        .create_cq(cqc, buffer(input.cq_umem_valid(), id, offset, pas))?;
+        .create_cq(&cqc, buffer(input.cq_umem_valid(), id, offset, pas))?;
     output(|out: &mut CreateCqOut| out.set_cqn(cqn))
 }
 

@@ -209,6 +209,10 @@ impl Plane for MockPlane {
     fn create_umem(&mut self, _: &Umem, _: &[u8]) -> Result<u32, ObjectError> {
         self.umems.insert_with(|_| ()).ok_or(full("umem"))
     }
+    fn umem_iova(&self, _: u32, offset: u64) -> Result<u64, ObjectError> {
+        Ok(offset)
+    }
+
     fn destroy_umem(&mut self, id: u32) -> Result<(), ObjectError> {
         self.umems.remove(id).ok_or(none("umem", id))
     }
