@@ -3,6 +3,8 @@
 
 from lab import linux, run
 
+FAST = ["minimal", "connectx4"]
+OTHERS = ["connectx5", "connectx6dx", "vf"]
 ADDRESS = "$(basename $(dirname $(grep -l 0x15b3 /sys/bus/pci/devices/*/vendor)))"
 DRIVER = "/sys/bus/pci/drivers/mlx5_core"
 
@@ -57,8 +59,8 @@ def one_profile(task, profile):
 
 
 def body(task, arguments):
-    """Linux's mlx5_core on the model: probe, unbind and bind, unload and load, reboot."""
-    for profile in ("minimal", "connectx4"):
+    """Linux's mlx5_core on the model: probe, unbind and bind, unload and load, reboot; --full: on each kind of NIC."""
+    for profile in FAST + (OTHERS if arguments.full else []):
         one_profile(task, profile)
 
 

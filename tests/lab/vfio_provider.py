@@ -23,9 +23,10 @@ def body(task, arguments):
         # The tests declare the firmware's layouts with scapy.
         shutil.copytree(scapy / "usr/lib/python3/dist-packages/scapy", guest.share / "scapy/scapy", dirs_exist_ok=True)
         guest.run(BIND.format(nic=NIC))
-        result = guest.run(TESTS.format(nic=NIC, mac=MAC, test="test_mlx5vfio_rc_qp_send_imm_traffic"), timeout=300, check=False)
-        right = result.code == 0 and "OK" in result.out and "skipped" not in result.out
-        task.check("%s: test_mlx5_vfio" % profile, right, result)
+        for test in ("test_mlx5vfio_rc_qp_send_imm_traffic", "test_mlx5vfio_async_event"):
+            result = guest.run(TESTS.format(nic=NIC, mac=MAC, test=test), timeout=300, check=False)
+            right = result.code == 0 and "OK" in result.out and "skipped" not in result.out
+            task.check("%s: %s" % (profile, test), right, result)
         # The provider leaves pages to the reset that comes when its files close, and takes their maps away before.
         refused = [line for line in linux.refusals(model) if "pages that the firmware holds were unmapped" not in line]
         task.check("%s: no complaint of the model's" % profile, not refused, "\n".join(refused[:10]))
