@@ -32,6 +32,21 @@ for port in range(20000, 20032):
     flow.bind(("", port))
     flow.sendto(b"flow", (sys.argv[1], 9))
 """
+STRANGER = "02:00:00:00:00:99"
+# Says when a frame for the stranger's address came by.
+LISTENER = """
+import socket, sys
+raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+raw.bind((sys.argv[1], 0))
+raw.settimeout(4)
+print("listening", flush=True)
+try:
+    while raw.recv(2048)[:6] != bytes.fromhex(sys.argv[2].replace(":", "")):
+        pass
+    print("seen")
+except TimeoutError:
+    print("not seen")
+"""
 
 
 def transfer(task, sender, receiver, ip, megabytes):
@@ -66,6 +81,29 @@ def vlan(task, guests, devices):
     ping(task, guests[0], "10.95.0.2")
 
 
+def multicast(task, guests, devices):
+    """Neighbour discovery and echo to all nodes go to multicast addresses."""
+    for a, b in ((0, 1), (1, 0)):
+        ip = "ip -6 -o addr show dev %s scope link | sed -n 's/.*inet6 \\([^/]*\\).*/\\1/p'" % devices[b]
+        link_local = guests[b].run(ip).out.strip()
+        ping(task, guests[a], "%s%%%s" % (link_local, devices[a]))
+    out = guests[1].run("ping -c 2 -i 0.3 ff02::1%%%s" % devices[1], check=False).out
+    task.check("all nodes answer", "DUP!" in out or out.count("bytes from") >= 2, out)
+
+
+def foreign_frames(task, sender, guest, devices):
+    """Frames to somebody else are seen in promiscuous mode only."""
+    (guest.share / "listener.py").write_text(LISTENER)
+    sender.run("ip neigh replace 10.9.0.99 lladdr %s dev %s" % (STRANGER, devices[1]))
+    for mode, wanted in (("off", "not seen"), ("on", "seen"), ("off", "not seen")):
+        guest.run("ip link set %s promisc %s" % (devices[0], mode))
+        listener = guest.run_in_background("python3 /share/listener.py %s %s" % (devices[0], STRANGER))
+        listener.wait_for("listening")
+        sender.run("ping -c 2 -i 0.3 -W 1 10.9.0.99", check=False)
+        seen = listener.result().out.strip().splitlines()[-1]
+        task.check("promiscuous mode %s: a stranger's frame is %s" % (mode, wanted), seen == wanted, seen)
+
+
 def spread(task, sender, guest, device):
     """Several flows meet several receive queues."""
     (guest.share / "flows.py").write_text(FLOWS)
@@ -97,6 +135,8 @@ def body(task, arguments):
         ping(task, first, "10.9.0.2", size)
     ping(task, second, "10.9.0.1")
     vlan(task, (first, second), devices)
+    multicast(task, (first, second), devices)
+    foreign_frames(task, second, first, devices)
     transfer(task, first, second, "10.9.0.2", 16)
     transfer(task, second, first, "10.9.0.1", 16)
     spread(task, second, first, devices[0])

@@ -11,6 +11,8 @@ ORDINARY = [
     r": Link (up|down)$",
     r"E-Switch: ",
     r"enabling device",
+    r"(entered|left) promiscuous mode",
+    r"S-tagged traffic will be dropped while C-tag vlan stripping is enabled",
 ]
 # What it says where the capabilities are those of the recorded ConnectX-4 (firmware of 2016).
 OLD_FIRMWARE = [
