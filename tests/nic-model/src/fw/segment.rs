@@ -297,18 +297,19 @@ mod tests {
     }
 
     #[test]
-    fn the_low_address_word_takes_effect_after_the_high_one() {
+    fn the_low_address_word_takes_effect_with_the_high_one_as_it_is() {
         let mut segment = InitSegment::new(&Profile::connectx4(), 0);
         let mut violations = Violations::default();
         let mut write = |s: &mut InitSegment, at, v: u32| s.write(0, at, &v.to_be_bytes(), &mut violations);
-        assert_eq!(write(&mut segment, 0x14, 0x1000), Effect::None);
+        // As rdma-core's compiler orders the two.
+        assert_eq!(write(&mut segment, 0x14, 0x1000), Effect::QueueAddress(0x1000));
         assert_eq!(write(&mut segment, 0x10, 7), Effect::None);
         assert_eq!(
             write(&mut segment, 0x14, 0x8000_1000),
             Effect::QueueAddress(0x7_8000_1000)
         );
         assert_eq!(write(&mut segment, 0x14, 0x56), Effect::None);
-        assert_eq!(violations.total(), 2);
+        assert_eq!(violations.total(), 1, "size and stride can't be set");
         assert_eq!(read(&mut segment, 0, 0x14), 0x8000_1056);
     }
 
