@@ -8,6 +8,7 @@ use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
 use crate::exercise::Step;
+use crate::pingpong::PingpongArgs;
 
 /// A kernel-bypass driver for RoCE NICs.
 #[derive(Debug, Parser)]
@@ -32,6 +33,7 @@ impl Command {
             Command::Doctor(args) => args.host.json,
             Command::Bind(args) => args.host.json,
             Command::Unbind(args) => args.host.json,
+            Command::Pingpong(args) => args.json,
             Command::Model(_) | Command::Exercise(_) | Command::Report(_) => false,
         }
     }
@@ -57,6 +59,9 @@ pub enum Command {
     /// Bring a NIC up and down, and write what its supporters need to see of it to a file: capabilities, firmware
     /// commands and their answers, health, counters. Nothing secret.
     Report(ReportArgs),
+    /// Send messages to and fro, and say how long they take. The peer is another `ferroce pingpong`, or `ibv_rc_pingpong`
+    /// and its siblings on Linux.
+    Pingpong(PingpongArgs),
     /// Hold a NIC and do one step after the other, for tests.
     #[command(hide = true)]
     Exercise(ExerciseArgs),
@@ -360,7 +365,7 @@ fn fraction(text: &str) -> Result<f64, String> {
 }
 
 /// What a port can have: no group address, not zero.
-fn own_mac(text: &str) -> Result<MacAddress, String> {
+pub fn own_mac(text: &str) -> Result<MacAddress, String> {
     let mac: MacAddress = text
         .parse()
         .map_err(|e: <MacAddress as std::str::FromStr>::Err| e.to_string())?;
@@ -373,7 +378,7 @@ fn own_mac(text: &str) -> Result<MacAddress, String> {
     Ok(mac)
 }
 
-fn path_mtu(text: &str) -> Result<u16, String> {
+pub fn path_mtu(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
         _ => Err("a path MTU is 256, 512, 1024, 2048 or 4096".to_string()),
@@ -381,7 +386,7 @@ fn path_mtu(text: &str) -> Result<u16, String> {
 }
 
 /// A number of bytes such as `4096`, `64K` or `1GiB`.
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(split);
     let shift = match unit {

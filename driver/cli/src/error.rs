@@ -66,6 +66,11 @@ impl CliError {
     }
 }
 
+/// What was tried, and why it did not work.
+pub fn failed<E: std::error::Error>(what: &'static str) -> impl FnOnce(E) -> CliError {
+    move |error| CliError::Other(format!("{what}: {}", chain(&error)))
+}
+
 /// An error and all that it comes from, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

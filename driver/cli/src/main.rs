@@ -7,10 +7,13 @@ mod demo;
 mod devices;
 mod doctor;
 mod error;
+mod exchange;
 mod exercise;
 mod info;
 mod model;
+mod nic;
 mod output;
+mod pingpong;
 mod report;
 
 use std::process::ExitCode;
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bind(args) => bind::bind(&args),
         Command::Exercise(args) => exercise::run(&args),
+        Command::Pingpong(args) => pingpong::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Unbind(args) => bind::unbind(&args),
     };

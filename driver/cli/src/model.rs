@@ -51,7 +51,13 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
             &args.faults,
             pcap.clone(),
         )?)),
-        _ => Models::One(single(args, pcap.clone())?),
+        _ => Models::One(single(&SingleNic {
+            profile: args.profile,
+            mac: args.mac,
+            wire: &args.wire,
+            faults: &args.faults,
+            pcap: pcap.clone(),
+        })?),
     };
     if let Some(path) = &args.trace {
         let file = File::create(path).map_err(CliError::file("can't create", path))?;
@@ -96,17 +102,27 @@ fn testbed_with(
     Testbed::new(config).map_err(|e| CliError::Other(chain(&e)))
 }
 
-fn single(args: &ModelArgs, pcap: Option<PcapFile>) -> Result<Runner, CliError> {
-    let port: Box<dyn Port> = match &args.wire {
+/// One NIC and its wire.
+pub struct SingleNic<'a> {
+    pub profile: Profile,
+    pub mac: MacAddress,
+    pub wire: &'a Wire,
+    pub faults: &'a FaultArgs,
+    pub pcap: Option<PcapFile>,
+}
+
+/// Starts a model of one NIC.
+pub fn single(args: &SingleNic<'_>) -> Result<Runner, CliError> {
+    let port: Box<dyn Port> = match args.wire {
         // A cable whose other end is not plugged in.
         Wire::None => Box::new(cable(1).0),
         Wire::Dgram { local, remote } => Box::new(DgramPort::bind(local, remote).map_err(link)?),
     };
-    let port: Box<dyn Port> = match pcap {
-        Some(pcap) => Box::new(PcapPort::new(port, pcap)),
+    let port: Box<dyn Port> = match &args.pcap {
+        Some(pcap) => Box::new(PcapPort::new(port, pcap.clone())),
         None => port,
     };
-    let faults = wire_faults(&args.faults);
+    let faults = wire_faults(args.faults);
     let port: Box<dyn Port> = if faults.is_none() {
         port
     } else {
@@ -142,7 +158,7 @@ fn nic_profile(profile: Profile) -> NicProfile {
     }
 }
 
-fn create_pcap(path: &Path) -> Result<PcapFile, CliError> {
+pub fn create_pcap(path: &Path) -> Result<PcapFile, CliError> {
     // The model's clock starts with the model.
     let epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)

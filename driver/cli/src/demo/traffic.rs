@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use super::node::Node;
 use super::report::Report;
 use crate::args::DemoArgs;
-use crate::error::{CliError, chain};
+use crate::error::{CliError, failed};
 
 /// Bytes of one WRITE or READ.
 const CHUNK: usize = 1 << 20;
@@ -47,10 +47,6 @@ pub struct Traffic<'a> {
     counter: Mr,
     len: usize,
     progress: &'a ProgressBar,
-}
-
-fn failed<E: std::error::Error>(what: &'static str) -> impl FnOnce(E) -> CliError {
-    move |error| CliError::Other(format!("{what}: {}", chain(&error)))
 }
 
 impl Side {

@@ -22,7 +22,7 @@ pub fn ferroce<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> 
 }
 
 /// What a run said, and its exit status.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Said {
     pub code: Option<i32>,
     pub out: String,

@@ -1,0 +1,223 @@
+//! Which of a NIC's GIDs a connection uses.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ferroce::gid::{Gid, GidEntry, RoceVersion};
+
+use super::IpPrefix;
+
+/// What the user wants of the GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidChoice {
+    /// That entry of the table.
+    Index(u16),
+    /// The first of a kind.
+    Kind(RoceVersion, Scope),
+}
+
+/// Kinds of addresses. Packets go between addresses of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// IPv4.
+    Ipv4,
+    /// IPv6, but not link-local.
+    Ipv6,
+    /// IPv6 link-local.
+    LinkLocal,
+}
+
+impl Scope {
+    fn of(gid: Gid) -> Scope {
+        match gid.to_ip() {
+            IpAddr::V4(_) => Scope::Ipv4,
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => Scope::LinkLocal,
+            IpAddr::V6(_) => Scope::Ipv6,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Scope::Ipv4 => "IPv4",
+            Scope::Ipv6 => "IPv6",
+            Scope::LinkLocal => "IPv6 link-local",
+        }
+    }
+}
+
+impl FromStr for GidChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GidChoice, String> {
+        Ok(match text {
+            "roce-v2-ipv4" => GidChoice::Kind(RoceVersion::V2, Scope::Ipv4),
+            "roce-v2-ipv6" => GidChoice::Kind(RoceVersion::V2, Scope::Ipv6),
+            "roce-v2-link-local" => GidChoice::Kind(RoceVersion::V2, Scope::LinkLocal),
+            "roce-v1" => GidChoice::Kind(RoceVersion::V1, Scope::LinkLocal),
+            _ => GidChoice::Index(text.parse().map_err(|_| {
+                "one of roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local and roce-v1, or an index of the GID table".to_string()
+            })?),
+        })
+    }
+}
+
+/// A GID of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalGid {
+    /// Its place in the table.
+    pub index: u16,
+    /// What it is.
+    pub entry: GidEntry,
+}
+
+/// Chooses among the entries of a table; says why there is none.
+///
+/// By default RoCE v2, since nothing else can be routed and Linux's Soft-RoCE knows nothing else; of the kind of the
+/// peer's GID; in the peer's network before others; else in the order in which users expect to be reached: IPv4, IPv6,
+/// link-local.
+pub fn choose(
+    entries: &[(u16, GidEntry)],
+    choice: Option<GidChoice>,
+    peer: Option<Gid>,
+    networks: &[IpPrefix],
+) -> Result<LocalGid, String> {
+    let local = |(index, entry): &(u16, GidEntry)| LocalGid {
+        index: *index,
+        entry: *entry,
+    };
+    let first = |version: RoceVersion, scope: Scope| {
+        let fits = |(_, entry): &&(u16, GidEntry)| entry.version == version && Scope::of(entry.gid) == scope;
+        let near = |(_, entry): &&(u16, GidEntry)| {
+            let network = networks.iter().find(|n| Gid::from_ip(n.ip) == entry.gid);
+            network.zip(peer).is_some_and(|(n, peer)| n.covers(peer.to_ip()))
+        };
+        let mut of_kind = entries.iter().filter(fits);
+        of_kind.clone().find(near).or_else(|| of_kind.next()).map(local)
+    };
+    match (choice, peer) {
+        (Some(GidChoice::Index(index)), _) => {
+            let found = entries.iter().find(|(i, _)| *i == index).map(local);
+            found.ok_or_else(|| {
+                format!(
+                    "the GID table has nothing at index {index}; it has {}",
+                    list(entries)
+                )
+            })
+        }
+        (Some(GidChoice::Kind(version, scope)), _) => first(version, scope).ok_or_else(|| {
+            format!(
+                "no {} GID of {version}; the table has {}{}",
+                scope.name(),
+                list(entries),
+                hint(scope)
+            )
+        }),
+        (None, Some(peer)) => {
+            let scope = Scope::of(peer);
+            first(RoceVersion::V2, scope).ok_or_else(|| {
+                format!(
+                    "the peer's GID is {peer}, and there is no {} GID of RoCE v2 to reach it from; the table has {}{}",
+                    scope.name(),
+                    list(entries),
+                    hint(scope)
+                )
+            })
+        }
+        (None, None) => [Scope::Ipv4, Scope::Ipv6, Scope::LinkLocal]
+            .into_iter()
+            .find_map(|scope| first(RoceVersion::V2, scope))
+            .ok_or_else(|| format!("no GID of RoCE v2; the table has {}", list(entries))),
+    }
+}
+
+fn hint(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Ipv4 | Scope::Ipv6 => "; give the NIC an address with --address",
+        Scope::LinkLocal => "",
+    }
+}
+
+fn list(entries: &[(u16, GidEntry)]) -> String {
+    if entries.is_empty() {
+        return "no entry".to_string();
+    }
+    let names: Vec<_> = entries
+        .iter()
+        .map(|(index, entry)| format!("{index}: {} ({})", entry.gid, entry.version))
+        .collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroce::port::MacAddress;
+
+    fn entry(ip: &str, version: RoceVersion) -> GidEntry {
+        GidEntry {
+            gid: Gid::from_ip(ip.parse().unwrap()),
+            version,
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            vlan: None,
+        }
+    }
+
+    /// As on a NIC with two addresses, and a hole.
+    fn table() -> Vec<(u16, GidEntry)> {
+        use RoceVersion::{V1, V2};
+        vec![
+            (0, entry("fe80::1", V1)),
+            (1, entry("fe80::1", V2)),
+            (2, entry("10.0.0.1", V1)),
+            (3, entry("10.0.0.1", V2)),
+            (7, entry("10.9.0.1", V2)),
+        ]
+    }
+
+    fn gid(ip: &str) -> Option<Gid> {
+        Some(Gid::from_ip(ip.parse().unwrap()))
+    }
+
+    #[test]
+    fn g01_the_automatic_choice_is_the_routable_ipv4() {
+        let chosen = |peer| choose(&table(), None, peer, &[]).map(|l| l.index);
+        assert_eq!(chosen(None), Ok(3));
+        assert_eq!(chosen(gid("10.0.0.9")), Ok(3));
+        assert_eq!(chosen(gid("fe80::9")), Ok(1));
+        let error = chosen(gid("fd00::9")).unwrap_err();
+        assert!(
+            error.contains("fd00::9") && error.contains("--address"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_peers_network_comes_first() {
+        let networks = ["10.0.0.1/24".parse().unwrap(), "10.9.0.1/24".parse().unwrap()];
+        let chosen = |peer| choose(&table(), None, gid(peer), &networks).map(|l| l.index);
+        assert_eq!(chosen("10.9.0.2"), Ok(7));
+        assert_eq!(chosen("10.0.0.2"), Ok(3));
+        assert_eq!(chosen("192.0.2.1"), Ok(3), "through a router");
+    }
+
+    #[test]
+    fn g03_without_a_usable_gid_the_reason_is_named() {
+        let error = choose(&[], None, None, &[]).unwrap_err();
+        assert_eq!(error, "no GID of RoCE v2; the table has no entry");
+        let v1 = [(0, entry("fe80::1", RoceVersion::V1))];
+        let error = choose(&v1, None, None, &[]).unwrap_err();
+        assert_eq!(error, "no GID of RoCE v2; the table has 0: fe80::1 (RoCE v1)");
+    }
+
+    #[test]
+    fn g04_indices_are_those_of_the_table() {
+        let chosen = |text: &str| choose(&table(), Some(text.parse().unwrap()), None, &[]).map(|l| l.index);
+        assert_eq!(chosen("7"), Ok(7));
+        assert_eq!(chosen("roce-v1"), Ok(0));
+        assert_eq!(chosen("roce-v2-link-local"), Ok(1));
+        assert_eq!(chosen("roce-v2-ipv4"), Ok(3));
+        assert!(chosen("4").unwrap_err().contains("nothing at index 4"));
+        assert!(chosen("roce-v2-ipv6").unwrap_err().contains("no IPv6 GID"));
+        assert!("v2".parse::<GidChoice>().is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! The options, which are those of `ibv_*_pingpong` where these have them.
+
+use clap::{Args, ValueEnum};
+
+use crate::args::{path_mtu, size};
+use crate::error::CliError;
+use crate::nic::NicArgs;
+
+/// Largest message (bytes): what `ibv_*_pingpong` could send is bounded by the memory, this by reason.
+const MAX_SIZE: u64 = 1 << 30;
+
+/// Arguments of `pingpong`.
+#[derive(Debug, Args)]
+pub struct PingpongArgs {
+    /// Which transport service.
+    #[arg(value_enum)]
+    pub kind: Kind,
+
+    /// Host name or IP address of the server; without it, this is the server.
+    #[arg(value_name = "HOST")]
+    pub server: Option<String>,
+
+    /// The NIC.
+    #[command(flatten)]
+    pub nic: NicArgs,
+
+    /// TCP port at which the two sides meet. 0 lets a server choose.
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    pub port: u16,
+
+    /// Bytes of a message (K, M, KiB, MiB count in 1024s).
+    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
+    pub size: u64,
+
+    /// Messages each way.
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iters: u32,
+
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides have the same.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
+    pub mtu: u16,
+
+    /// Receives to post at a time.
+    #[arg(short, long, value_name = "COUNT", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=32768))]
+    pub rx_depth: u32,
+
+    /// Sleep until completions are announced, instead of polling.
+    #[arg(short, long)]
+    pub events: bool,
+
+    /// Check what is received. A client sends other bytes in each message and compares them with what comes back, as the
+    /// server sends back what it got; a server checks what `ibv_*_pingpong -c` would.
+    #[arg(short = 'c', long = "chk")]
+    pub check: bool,
+
+    /// Seconds that the peer may take for its part before this side gives up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    pub timeout: u64,
+
+    /// Print one JSON object on standard output instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PingpongArgs {
+    /// Whether the options go together.
+    pub fn check(&self) -> Result<(), CliError> {
+        if self.size > MAX_SIZE {
+            let text = format!(
+                "--size {} is more than the {MAX_SIZE} bytes that a message may have",
+                self.size
+            );
+            return Err(CliError::Other(text));
+        }
+        if self.json && self.port == 0 && self.server.is_none() {
+            let text = "--port 0 tells its port in text, which --json leaves out; give a port";
+            return Err(CliError::Other(text.to_string()));
+        }
+        if self.port == 0 && self.server.is_some() {
+            return Err(CliError::Other("--port 0 is for a server".to_string()));
+        }
+        Ok(())
+    }
+}
+
+/// Transport services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Reliable connection; the peer may be ibv_rc_pingpong.
+    Rc,
+}

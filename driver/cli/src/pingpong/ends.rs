@@ -1,0 +1,240 @@
+//! This side's verbs objects.
+
+use std::time::{Duration, Instant};
+
+use ferroce::ids::Qpn;
+use ferroce::verbs::{
+    Access, CounterSet, Cq, CqConfig, CqPoller, Mr, Payload, Pd, Qp, QpConfig, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, ToInit, ToRtr, ToRts, WaitError, WcSuccess,
+};
+
+use super::args::PingpongArgs;
+use super::report::Losses;
+use crate::error::{CliError, failed};
+use crate::exchange::Destination;
+use crate::nic::{self, LocalGid, Nic};
+
+/// `wr_id` of receives.
+pub const RECV: u64 = 1;
+/// `wr_id` of sends.
+pub const SEND: u64 = 2;
+/// Bytes that are the beginning of a page for `ibv_*_pingpong -c`, which expects a 0 there.
+pub const PAGE: usize = 4096;
+/// What the rest is filled with.
+const FILL: u8 = 0x7b;
+/// Looks at the CQ before the time is asked for.
+const SPINS: u32 = 4096;
+
+/// All that a side has. Fields go in this order.
+pub struct Ends {
+    qps: Vec<Qp>,
+    poller: CqPoller,
+    region: Mr,
+    counters: Option<CounterSet>,
+    size: usize,
+    /// Where in the region messages are sent from; they are received at 0.
+    send_at: usize,
+    rx_depth: u32,
+    posted: u32,
+    _pd: Pd,
+}
+
+impl Ends {
+    /// Makes the objects, in state INIT.
+    pub fn new(args: &PingpongArgs, nic: &Nic) -> Result<Ends, CliError> {
+        // Bounded by its argument.
+        let size = args.size as usize;
+        let context = nic.context();
+        let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
+        let (cq, poller) = Cq::create(context, CqConfig::new(args.rx_depth + 1)).map_err(failed("CQ"))?;
+        // As `ibv_*_pingpong`, this sends what it has received: from the same place, unless a client is to compare.
+        let send_at = if args.check && args.server.is_some() {
+            size.next_multiple_of(PAGE)
+        } else {
+            0
+        };
+        let region =
+            Mr::alloc(&pd, (send_at + size).max(1), Access::LOCAL_WRITE).map_err(failed("memory region"))?;
+        region
+            .fill(0, region.len(), FILL)
+            .map_err(failed("memory region"))?;
+        for page in (0..region.len()).step_by(PAGE) {
+            region.fill(page, 1, 0).map_err(failed("memory region"))?;
+        }
+        let counters = CounterSet::alloc(context)
+            .inspect_err(|error| log::info!("the NIC does not count: {error}"))
+            .ok();
+        let config = QpConfig {
+            max_send_wr: 1,
+            max_recv_wr: args.rx_depth,
+            ..QpConfig::default()
+        };
+        let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
+        if let Some(counters) = &counters {
+            qp.count_with(counters).map_err(failed("counter set"))?;
+        }
+        let access = Access::empty();
+        qp.modify_to_init(&ToInit {
+            access,
+            ..ToInit::default()
+        })
+        .map_err(failed("QP to INIT"))?;
+        Ok(Ends {
+            qps: vec![qp],
+            poller,
+            region,
+            counters,
+            size,
+            send_at,
+            rx_depth: args.rx_depth,
+            posted: 0,
+            _pd: pd,
+        })
+    }
+
+    /// Numbers of the queue pairs.
+    pub fn qpns(&self) -> Vec<Qpn> {
+        self.qps.iter().map(Qp::qpn).collect()
+    }
+
+    /// Posts receives until there are as many as there shall be.
+    pub fn post_receives(&mut self) -> Result<(), CliError> {
+        let sges = [self.sge(0)?];
+        let wr = RecvWr {
+            wr_id: RECV,
+            sges: &sges,
+        };
+        let Some(qp) = self.qps.first_mut() else {
+            return Ok(());
+        };
+        while self.posted < self.rx_depth {
+            qp.post_recv(&wr).map_err(failed("receive"))?;
+            self.posted += 1;
+        }
+        qp.ring_recv();
+        Ok(())
+    }
+
+    /// A receive has completed; posts new ones when few are left.
+    pub fn received(&mut self) -> Result<(), CliError> {
+        self.posted = self.posted.saturating_sub(1);
+        if self.posted <= self.qps.len() as u32 {
+            self.post_receives()?;
+        }
+        Ok(())
+    }
+
+    /// Sends a message from the region.
+    pub fn post_send(&mut self, index: usize) -> Result<(), CliError> {
+        let sges = [self.sge(self.send_at)?];
+        let op = SendOp::Send {
+            data: Payload::Gather(&sges),
+            imm: None,
+        };
+        let wr = SendWr {
+            wr_id: SEND,
+            op,
+            flags: SendFlags::SIGNALED,
+        };
+        if let Some(qp) = self.qps.get_mut(index) {
+            qp.post_send(&wr).map_err(failed("send"))?;
+            qp.ring_send();
+        }
+        Ok(())
+    }
+
+    fn sge(&self, at: usize) -> Result<Sge, CliError> {
+        self.region
+            .sge(at..at + self.size)
+            .map_err(failed("memory region"))
+    }
+
+    /// Replaces the next message.
+    pub fn set_message(&self, bytes: &[u8]) -> Result<(), CliError> {
+        self.region
+            .write(self.send_at, bytes)
+            .map_err(failed("memory region"))
+    }
+
+    /// The message received last.
+    pub fn message(&self, into: &mut [u8]) -> Result<(), CliError> {
+        self.region.read(0, into).map_err(failed("memory region"))
+    }
+
+    /// Which queue pair has that number.
+    pub fn find(&self, qpn: Qpn) -> Option<usize> {
+        self.qps.iter().position(|qp| qp.qpn() == qpn)
+    }
+
+    /// The next completion; asleep in between with `events`.
+    pub fn completion(&mut self, events: bool, patience: Duration) -> Result<WcSuccess, CliError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            for _ in 0..if events { 1 } else { SPINS } {
+                if let Some(wc) = self.poller.poll_one().map_err(failed("completion queue"))? {
+                    return wc.result().map_err(failed("a message was not carried"));
+                }
+                std::hint::spin_loop();
+            }
+            let silence = || {
+                CliError::Other(format!(
+                    "nothing came from the peer for {} s (--timeout); does it use the same --size, --iters and --mtu, and is \
+                     its MAC address right?",
+                    patience.as_secs()
+                ))
+            };
+            if events {
+                self.poller.wait(deadline).map_err(|error| match error {
+                    WaitError::Deadline { .. } => silence(),
+                    error => failed("waiting for completions")(error),
+                })?;
+            } else if Instant::now() >= deadline {
+                return Err(silence());
+            } else {
+                // Where there are fewer cores than there are busy threads.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Connects the queue pairs with the peer's.
+    pub fn connect(
+        &mut self,
+        args: &PingpongArgs,
+        nic: &Nic,
+        gid: &LocalGid,
+        own: &[Destination],
+        peers: &[Destination],
+    ) -> Result<(), CliError> {
+        for ((qp, own), peer) in self.qps.iter_mut().zip(own).zip(peers) {
+            let path = nic.path(gid, peer.gid)?;
+            let to_rtr = ToRtr {
+                mtu: nic::mtu(args.mtu)?,
+                max_dest_rd_atomic: 1,
+                ..ToRtr::new(path, peer.qpn, peer.psn)
+            };
+            qp.modify_to_rtr(&to_rtr).map_err(failed("QP to RTR"))?;
+            let to_rts = ToRts {
+                max_rd_atomic: 1,
+                ..ToRts::new(own.psn)
+            };
+            qp.modify_to_rts(&to_rts).map_err(failed("QP to RTS"))?;
+        }
+        Ok(())
+    }
+
+    /// What the NIC had to put right.
+    pub fn counters(&self) -> Result<Losses, CliError> {
+        let counters = self.counters.as_ref().map(CounterSet::query).transpose();
+        let counters = counters.map_err(failed("counter set"))?.unwrap_or_default();
+        Ok(Losses::of(&counters))
+    }
+
+    /// Ends the objects, and says whether that worked.
+    pub fn close(self) -> Result<(), CliError> {
+        for qp in self.qps {
+            qp.destroy().map_err(failed("destroying a QP"))?;
+        }
+        self.region.dereg().map_err(failed("ending the memory region"))
+    }
+}

@@ -1,0 +1,93 @@
+//! A server and a client of a tool, each a process with a NIC model of its own, on one wire.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use super::common::{Said, ferroce};
+
+/// MAC addresses of server and client.
+pub const MACS: [&str; 2] = ["02:fe:44:0c:e0:02", "02:fe:44:0c:e0:01"];
+
+/// A wire, and which tool with which options of both sides.
+pub struct Pair {
+    folder: tempfile::TempDir,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        Pair {
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// Options that give a side its NIC: the server's (0) or the client's (1).
+    pub fn nic(&self, side: usize) -> Vec<String> {
+        let end = |side: usize| self.folder.path().join(["s", "c"][side]).display().to_string();
+        let device = format!("model:dgram:{},{}", end(side), end(1 - side));
+        let own = 2 - side;
+        [
+            "--device",
+            &device,
+            "--mac",
+            MACS[side],
+            "--peer-mac",
+            MACS[1 - side],
+            "--address",
+            &format!("10.9.0.{own}/24"),
+            "--address",
+            &format!("fd00:9::{own}/64"),
+            "--profile",
+            "minimal",
+        ]
+        .map(str::to_string)
+        .to_vec()
+    }
+
+    /// Runs both sides to their ends: what the server said and what the client said. `tool` is with the options that both
+    /// have; the server gets `server`, the client `client`, too.
+    pub fn run(&self, tool: &[&str], server: &[&str], client: &[&str]) -> (Said, Said) {
+        let mut process = ferroce(tool)
+            .args(self.nic(0))
+            .args(["--port", "0"])
+            .args(server)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("UTF-8");
+        let port = line.trim().rsplit(' ').next().unwrap_or_default().to_string();
+        if port.parse::<u16>().is_err() {
+            return (Pair::said(process, out, line), Said::default());
+        }
+        let output = ferroce(tool)
+            .args(self.nic(1))
+            .args(["--port", &port])
+            .args(client)
+            .arg("localhost")
+            .output()
+            .expect("the program starts");
+        let client = Said {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).expect("UTF-8"),
+            err: String::from_utf8(output.stderr).expect("UTF-8"),
+        };
+        if client.code != Some(0) {
+            // It might wait for ever.
+            let _ = process.kill();
+        }
+        (Pair::said(process, out, line), client)
+    }
+
+    fn said(process: Child, mut out: impl BufRead, first: String) -> Said {
+        let mut text = first;
+        out.read_to_string(&mut text).expect("UTF-8");
+        let output = process.wait_with_output().expect("a child");
+        Said {
+            code: output.status.code(),
+            out: text,
+            err: String::from_utf8(output.stderr).expect("UTF-8"),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `ferroce pingpong` between two processes, each with a NIC model of its own.
+
+mod common;
+
+#[path = "common/pair.rs"]
+mod pair;
+
+use common::{Said, run};
+use pair::Pair;
+use serde_json::Value;
+
+#[track_caller]
+fn both_well((server, client): &(Said, Said)) {
+    assert_eq!(client.code, Some(0), "{client:?}\n{server:?}");
+    assert_eq!(server.code, Some(0), "{server:?}");
+    assert_eq!((client.err.as_str(), server.err.as_str()), ("", ""));
+}
+
+/// The JSON object at the end.
+fn json(said: &Said) -> Value {
+    let line = said.out.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+}
+
+#[test]
+fn rc_says_what_rdma_core_says() {
+    let said = Pair::new().run(&["pingpong", "rc", "-n", "50", "-c"], &[], &[]);
+    both_well(&said);
+    let lines: Vec<_> = said.1.out.lines().collect();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(
+        lines[0].starts_with("  local address:  LID 0x0000, QPN 0x"),
+        "{lines:?}"
+    );
+    assert!(lines[0].ends_with(", GID ::ffff:10.9.0.1"), "{lines:?}");
+    assert!(
+        lines[1].starts_with("  remote address: LID 0x0000, QPN 0x"),
+        "{lines:?}"
+    );
+    assert!(lines[1].ends_with(", GID ::ffff:10.9.0.2"), "{lines:?}");
+    assert!(lines[2].starts_with("409600 bytes in "), "{lines:?}");
+    assert!(lines[3].starts_with("50 iters in "), "{lines:?}");
+}
+
+#[test]
+fn the_server_answers_from_a_gid_of_the_clients_kind() {
+    let pair = Pair::new();
+    for (gid, server, client) in [
+        ("roce-v2-ipv6", "fd00:9::2", "fd00:9::1"),
+        (
+            "roce-v2-link-local",
+            "fe80::fe:44ff:fe0c:e002",
+            "fe80::fe:44ff:fe0c:e001",
+        ),
+    ] {
+        let options = ["--gid", gid, "--json"];
+        let said = pair.run(
+            &["pingpong", "rc", "-n", "20", "-e", "-s", "9000", "-m", "4096"],
+            &[],
+            &options,
+        );
+        both_well(&said);
+        let result = json(&said.1);
+        assert_eq!(result["ok"], true, "{result}");
+        assert_eq!(result["local"][0]["gid"], client, "{result}");
+        assert_eq!(result["remote"][0]["gid"], server, "{result}");
+        assert_eq!(result["bytes"], 20 * 2 * 9000, "{result}");
+    }
+}
+
+#[test]
+fn losses_are_put_right_and_counted() {
+    let bad_wire = ["--loss", "0.05", "--seed", "3"];
+    let said = Pair::new().run(
+        &["pingpong", "rc", "-n", "100", "-c"],
+        &bad_wire,
+        &[&bad_wire[..], &["--json"]].concat(),
+    );
+    both_well(&said);
+    let result = json(&said.1);
+    assert_ne!(result["losses"]["retransmissions"], 0, "{result}");
+}
+
+#[test]
+fn different_sizes_are_named() {
+    let (server, client) = Pair::new().run(
+        &["pingpong", "rc", "-n", "5"],
+        &["-s", "100"],
+        &["-s", "50", "--timeout", "1"],
+    );
+    assert_eq!(server.code, Some(1), "{server:?}");
+    assert!(
+        server.err.contains("50 bytes") && server.err.contains("--size"),
+        "{server:?}"
+    );
+    assert_eq!(client.code, Some(1), "{client:?}");
+    assert!(client.err.contains("--size"), "{client:?}");
+}
+
+#[test]
+fn a_peer_whose_address_is_not_known_is_named() {
+    let pair = Pair::new();
+    let listener = listener();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let peer = std::thread::spawn(move || {
+        use std::io::Write;
+        let (mut stream, _) = listener.accept().unwrap();
+        stream
+            .write_all(b"0000:000011:abc123:00000000000000000000ffff0a090002\0")
+            .unwrap();
+        // Until the other side is done with it.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let mut nic = pair.nic(1);
+    let at = nic.iter().position(|o| o == "--peer-mac").unwrap();
+    nic.drain(at..at + 2);
+    let said = run(["pingpong", "rc", "127.0.0.1", "--json", "-p", &port]
+        .map(str::to_string)
+        .into_iter()
+        .chain(nic));
+    peer.join().unwrap();
+    assert_eq!(said.code, Some(1), "{said:?}");
+    let result: Value = serde_json::from_str(said.out.trim()).expect("one object");
+    let error = result["error"].as_str().unwrap_or_default();
+    assert!(
+        error.contains("10.9.0.2") && error.contains("--peer-mac"),
+        "{error}"
+    );
+}
+
+fn listener() -> std::net::TcpListener {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn options_that_do_not_go_together_are_named() {
+    let refused = |args: &[&str], code: i32, part: &str| {
+        let said = run(args);
+        assert_eq!(said.code, Some(code), "{said:?}");
+        assert!(said.err.contains(part), "{part:?} is not in {said:?}");
+    };
+    refused(&["pingpong", "rc", "-d", "eth0"], 2, "model:dgram:LOCAL,REMOTE");
+    refused(
+        &["pingpong", "rc", "-d", "model:none", "--address", "10.9.0.1"],
+        2,
+        "10.9.0.1/24",
+    );
+    refused(
+        &["pingpong", "rc", "-d", "model:none", "--vlan", "4095"],
+        2,
+        "4094",
+    );
+    refused(
+        &["pingpong", "rc", "-d", "model:none", "-p", "0", "host"],
+        1,
+        "for a server",
+    );
+    refused(
+        &["pingpong", "rc", "-d", "model:none", "-s", "2G"],
+        1,
+        "1073741824",
+    );
+    let wired = [
+        "pingpong",
+        "rc",
+        "-d",
+        "vfio-user:/nowhere",
+        "-p",
+        "0",
+        "--loss",
+        "0.1",
+    ];
+    refused(&wired, 1, "--loss is for a NIC model");
+}
