@@ -94,6 +94,11 @@ pub struct Path {
 /// UDP source port of a path that gives none: the lowest of the range that RoCE v2 recommends.
 const DEFAULT_UDP_SPORT: u16 = 0xc000;
 
+/// The UDP source port of what a path says; 0 is none.
+pub(super) fn udp_source(port: u16) -> u16 {
+    if port == 0 { DEFAULT_UDP_SPORT } else { port }
+}
+
 impl Path {
     /// The path that `ads` describes, from an entry of the GID table.
     pub fn new(ads: &Ads, gid: Gid) -> Path {
@@ -118,10 +123,7 @@ impl Addresses {
             hop_limit: ads.hop_limit(),
             tclass: ads.tclass(),
             flow_label: ads.flow_label(),
-            udp_sport: match ads.udp_sport() {
-                0 => DEFAULT_UDP_SPORT,
-                port => port,
-            },
+            udp_sport: udp_source(ads.udp_sport()),
             priority: ads.eth_prio(),
         }
     }

@@ -39,6 +39,12 @@ pub struct Counters {
     pub dropped_address: u64,
     /// RoCE frames for a QP that is not there or takes none.
     pub dropped_qp: u64,
+    /// Datagrams of another partition.
+    pub pkey_violations: u64,
+    /// Datagrams whose Q_Key is not their QP's.
+    pub qkey_violations: u64,
+    /// Datagrams and unreliable messages for which no receive was posted.
+    pub dropped_no_receive: u64,
     /// Memory keys that refused an access of the host's own work.
     pub local_refusals: u64,
     /// Memory keys that refused a peer.
@@ -59,6 +65,8 @@ pub struct QueueCounters {
     pub rx_read_requests: u32,
     /// Atomic requests received.
     pub rx_atomic_requests: u32,
+    /// Datagrams and unreliable messages dropped since no receive was posted.
+    pub out_of_buffer: u32,
     /// Failed sends by syndrome.
     pub send_errors: [u32; SYNDROMES],
     /// Failed receives by syndrome.
@@ -86,6 +94,7 @@ impl QueueCounters {
         self.rx_write_requests = self.rx_write_requests.wrapping_add(more.rx_write_requests);
         self.rx_read_requests = self.rx_read_requests.wrapping_add(more.rx_read_requests);
         self.rx_atomic_requests = self.rx_atomic_requests.wrapping_add(more.rx_atomic_requests);
+        self.out_of_buffer = self.out_of_buffer.wrapping_add(more.out_of_buffer);
         for (to, from) in self.send_errors.iter_mut().zip(more.send_errors) {
             *to = to.wrapping_add(from);
         }
@@ -101,7 +110,8 @@ impl QueueCounters {
         out.set_rx_write_requests(self.rx_write_requests.wrapping_sub(base.rx_write_requests));
         out.set_rx_read_requests(self.rx_read_requests.wrapping_sub(base.rx_read_requests));
         out.set_rx_atomic_requests(self.rx_atomic_requests.wrapping_sub(base.rx_atomic_requests));
-        out.set_out_of_buffer(since(now.rnr_naks_sent, then.rnr_naks_sent));
+        let dropped = self.out_of_buffer.wrapping_sub(base.out_of_buffer);
+        out.set_out_of_buffer(since(now.rnr_naks_sent, then.rnr_naks_sent).wrapping_add(dropped));
         out.set_out_of_sequence(since(now.out_of_sequence, then.out_of_sequence));
         out.set_duplicate_request(since(now.duplicates, then.duplicates));
         out.set_rnr_nak_retry_err(since(now.rnr_naks_received, then.rnr_naks_received));

@@ -65,15 +65,20 @@ impl Addresses {
     /// Whether a frame came the way back on this path: same kind of frame, addresses exchanged, same VLAN
     /// (case G08). A tag with VID 0 only carries a priority.
     fn is_reverse_of(&self, frame: &Encap) -> bool {
+        self.gid.is_of_network(frame) && frame.src_gid() == self.dgid && frame.dst_gid() == self.gid.address
+    }
+}
+
+impl Gid {
+    /// Whether frames from this GID are of this kind and VLAN.
+    fn is_of_network(&self, frame: &Encap) -> bool {
         let vid = frame.vlan.map(|tag| tag.vid).filter(|vid| *vid != 0);
         let kind = match frame.l3 {
-            L3::V1(_) => self.gid.version == RoceVersion::V1,
-            L3::V2Ipv4(..) => self.gid.version == RoceVersion::V2 && self.gid.ipv4,
-            L3::V2Ipv6(..) => self.gid.version == RoceVersion::V2 && !self.gid.ipv4,
+            L3::V1(_) => self.version == RoceVersion::V1,
+            L3::V2Ipv4(..) => self.version == RoceVersion::V2 && self.ipv4,
+            L3::V2Ipv6(..) => self.version == RoceVersion::V2 && !self.ipv4,
         };
-        kind && vid == self.gid.vlan.filter(|vid| *vid != 0)
-            && frame.src_gid() == self.dgid
-            && frame.dst_gid() == self.gid.address
+        kind && vid == self.vlan.filter(|vid| *vid != 0)
     }
 }
 
@@ -98,13 +103,9 @@ impl DataPlane {
             return;
         };
         let own = self.is_own_mac(path.encap.dst);
-        let queue = if own {
-            &mut self.loopback
-        } else {
-            &mut self.outgoing
-        };
+        let encap = path.encap;
         for packet in packets {
-            let frame = match wire::emit_owned(&path.encap, packet, self.icrc) {
+            let frame = match wire::emit_owned(&encap, packet, self.icrc) {
                 Ok(frame) => frame,
                 // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
                 Err(error) => {
@@ -112,12 +113,35 @@ impl DataPlane {
                     continue;
                 }
             };
-            self.counters.frames_out += 1;
-            self.counters.bytes_out += frame.len() as u64;
-            if queue.len() < MAX_QUEUED_FRAMES {
-                queue.push_back(frame);
-            }
+            self.queue_frame(own, frame);
         }
+    }
+
+    /// Queues a frame for the wire, or for ourselves.
+    pub(super) fn queue_frame(&mut self, own: bool, frame: Frame) {
+        self.counters.frames_out += 1;
+        self.counters.bytes_out += frame.len() as u64;
+        let queue = if own {
+            &mut self.loopback
+        } else {
+            &mut self.outgoing
+        };
+        if queue.len() < MAX_QUEUED_FRAMES {
+            queue.push_back(frame);
+        }
+    }
+
+    /// Whether there is a GID of ours of the frame's kind and on its VLAN.
+    pub(super) fn has_network(&self, frame: &Encap) -> bool {
+        let mut gids = self.gids.iter().flatten().filter_map(|(_, gid)| gid.as_ref());
+        gids.any(|gid| gid.is_of_network(frame))
+    }
+
+    /// Whether the frame is for a GID of ours, of its kind and on its VLAN.
+    fn has_destination(&self, frame: &Encap) -> bool {
+        let dgid = frame.dst_gid();
+        let mut gids = self.gids.iter().flatten().filter_map(|(_, gid)| gid.as_ref());
+        gids.any(|gid| gid.address == dgid && gid.is_of_network(frame))
     }
 
     /// The next frame for the wire.
@@ -153,15 +177,18 @@ impl DataPlane {
         };
         let own = self.is_own_mac(dst);
         let ethernet = self.bus_master && self.ethernet_takes(dst);
-        if !own && !ethernet {
+        let group = self.groups.listen_to(dst);
+        if !own && !group && !ethernet {
             self.counters.dropped_mac += 1;
             return;
         }
-        if !own || !self.port.roce_enabled || !self.bus_master {
+        let for_qps = own || group;
+        if !for_qps || !self.port.roce_enabled || !self.bus_master {
             self.receive_other(&frame, ethernet);
             return;
         }
         match wire::parse_owned(&mut frame, self.icrc) {
+            Ok(roce) if group => self.receive_multicast(&roce),
             Ok(roce) => self.receive_roce(&roce),
             Err(WireError::NotRoce { .. }) => self.receive_other(&frame, ethernet),
             Err(WireError::Icrc { .. }) => self.counters.dropped_icrc += 1,
@@ -182,11 +209,20 @@ impl DataPlane {
     }
 
     fn receive_roce(&mut self, roce: &RoceFrame) {
-        let qpn = roce.packet.bth.dest_qp;
-        let Some(qp) = self.objects.qps.get(qpn) else {
+        let found = self.qpn_of_wire(roce.packet.bth.dest_qp);
+        let Some(qp) = found.and_then(|qpn| self.objects.qps.get(qpn)) else {
             self.counters.dropped_qp += 1;
             return;
         };
+        let qpn = qp.qpn;
+        if matches!(qp.service, Service::Ud | Service::Gsi) {
+            if self.has_destination(&roce.encap) {
+                self.receive_datagram(qpn, roce);
+            } else {
+                self.counters.dropped_address += 1;
+            }
+            return;
+        }
         if qp.service != Service::Rc || !matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
             self.counters.dropped_qp += 1;
             return;

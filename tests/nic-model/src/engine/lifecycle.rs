@@ -270,6 +270,13 @@ impl Plane for DataPlane {
         if qpc.rq_type() == 1 && self.objects.srqs.get(qpc.srqn_rmpn_xrqn()).is_none() {
             return Err(no_such("SRQ", qpc.srqn_rmpn_xrqn()));
         }
+        let gsi = Service::of(qpc.st()) == Service::Gsi;
+        if gsi && self.objects.gsi.is_some() {
+            return Err(ObjectError::NoResources {
+                object: "QP1",
+                limit: 1,
+            });
+        }
         let pages = self.pages_for(buffer);
         let mut refs = None;
         let qpn = insert(&mut self.objects.qps, "QP", |n| {
@@ -279,6 +286,9 @@ impl Plane for DataPlane {
         })?;
         if let Some(refs) = refs {
             self.use_all_of_qp(refs, 1);
+        }
+        if gsi {
+            self.objects.gsi = Some(qpn);
         }
         Ok(qpn)
     }
@@ -314,18 +324,21 @@ impl Plane for DataPlane {
             }
             QpTransition::Rtr2Rts => {
                 qp.state = QpState::Rts;
+                qp.datagram_psn = config.send_psn;
                 if let Some(rc) = &mut qp.rc {
                     rc.to_rts(config);
                 }
                 self.wake(qpn);
             }
             QpTransition::Rts2Rts | QpTransition::Sqerr2Rts => {
+                qp.state = QpState::Rts;
                 if let Some(rc) = &mut qp.rc {
                     rc.modify(config);
                 }
                 self.wake(qpn);
             }
             QpTransition::Sqd2Rts => {
+                qp.state = QpState::Rts;
                 if let Some(rc) = &mut qp.rc {
                     rc.modify(config);
                     rc.sqd_to_rts();
@@ -341,7 +354,9 @@ impl Plane for DataPlane {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), ObjectError> {
-        let qp = remove(&mut self.objects.qps, "QP", qpn, |_| 0)?;
+        let groups = self.groups.count_of(qpn);
+        let qp = remove(&mut self.objects.qps, "QP", qpn, |_| groups)?;
+        self.objects.gsi = self.objects.gsi.filter(|gsi| *gsi != qpn);
         let counts = qp.counters_now();
         self.retired = sum(self.retired, &counts.transport);
         let set = u32::from(qp.context.counter_set_id());
@@ -365,6 +380,24 @@ impl Plane for DataPlane {
             qpc.set_sw_sq_wqebb_counter(posted as u16);
         }
         Ok(())
+    }
+
+    fn attach_multicast(
+        &mut self,
+        qpn: u32,
+        gid: [u8; 16],
+        groups: u32,
+        members: u32,
+    ) -> Result<(), ObjectError> {
+        self.join_group(qpn, gid, groups, members)
+    }
+
+    fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), ObjectError> {
+        self.leave_group(qpn, gid)
+    }
+
+    fn qkey_violations(&self) -> u64 {
+        self.counters.qkey_violations
     }
 
     fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {

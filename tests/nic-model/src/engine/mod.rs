@@ -14,6 +14,7 @@
 pub mod address;
 pub mod completion;
 pub mod counters;
+mod datagram;
 mod doorbell;
 pub mod ethernet;
 pub mod events;
@@ -21,6 +22,8 @@ mod frames;
 pub mod interrupts;
 mod lifecycle;
 mod memory;
+pub mod multicast;
+mod outcome;
 mod recv;
 mod refs;
 mod run;
@@ -46,6 +49,7 @@ pub use counters::Counters;
 
 use address::Gid;
 use interrupts::Interrupts;
+use multicast::Groups;
 use violation::Violations;
 
 /// The port as the firmware sets it.
@@ -93,6 +97,8 @@ pub struct DataPlane {
     sq_queue: VecDeque<u32>,
     /// The flow table that received frames meet first.
     flow_root: Option<u32>,
+    /// Multicast groups.
+    groups: Groups,
     /// Timers of QPs; an entry that is not the QP's latest is stale.
     timers: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// CQs that broke and whose QPs are not yet in error.
@@ -139,6 +145,7 @@ impl DataPlane {
             run_queue: VecDeque::new(),
             sq_queue: VecDeque::new(),
             flow_root: None,
+            groups: Groups::default(),
             timers: BinaryHeap::new(),
             broken_cqs: Vec::new(),
             retired: QpCounters::default(),
@@ -189,6 +196,7 @@ impl DataPlane {
         self.run_queue.clear();
         self.sq_queue.clear();
         self.flow_root = None;
+        self.groups.clear();
         self.timers.clear();
         self.broken_cqs.clear();
         self.outgoing.clear();

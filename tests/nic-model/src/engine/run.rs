@@ -1,24 +1,18 @@
 //! Turns: which QP works when, and what the transport's answers become.
 
 use std::cmp::Reverse;
-use std::time::Duration;
 
-use ferroce_hw_regs::cqe::opcode as cqe_opcode;
-
-use super::completion::Completion;
 use super::events::{Event, event_type};
 use super::memory::Memory;
 use super::recv::RecvSource;
-use super::send::{SendId, SendSource};
+use super::send::SendSource;
 use super::violation::Violation;
 use super::{Counters, DataPlane};
 use crate::clock::Nanos;
 use crate::objects::Qp;
-use crate::objects::qp::{ReceiveFrom, Service};
+use crate::objects::qp::Service;
 use crate::rc::RcQp;
-use crate::rc::types::{
-    AsyncEvent, CompletionStatus, Event as RcEvent, QpState, RecvCompletion, RecvKind, SendCompletion,
-};
+use crate::rc::types::{CompletionStatus, Event as RcEvent, QpState, SendCompletion};
 
 /// Packets that a QP may send before the next one gets its turn.
 const BURST: usize = 64;
@@ -26,10 +20,6 @@ const BURST: usize = 64;
 const FETCH: usize = 32;
 /// Frames made before the port gets them: with many QPs at work a cable must not overflow.
 const FRAMES_AHEAD: usize = 512;
-/// First interval at which a QP in error looks for new receives, which no doorbell announces.
-const FLUSH_POLL: Duration = Duration::from_micros(100);
-/// The interval doubles up to this one.
-const FLUSH_POLL_MAX: Duration = Duration::from_millis(10);
 
 impl DataPlane {
     /// Puts a QP into the run queue.
@@ -143,9 +133,12 @@ impl DataPlane {
                 QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Err if has_transport => {
                     self.fetch_sends(qpn)
                 }
-                QpState::Rts | QpState::Err => self.do_without_transport(qpn),
+                QpState::Rts | QpState::Err | QpState::Sqe => self.do_without_transport(qpn),
                 _ => false,
             };
+            if fetched && !has_transport {
+                budget -= 1;
+            }
             let sent = self.transmit(qpn, &mut budget);
             let told = self.drain_events(qpn);
             if budget == 0 {
@@ -221,8 +214,10 @@ impl DataPlane {
         let Some(qp) = objects.qps.get_mut(qpn) else {
             return false;
         };
-        if qp.service == Service::RegUmr {
-            return self.run_umr(qpn);
+        match qp.service {
+            Service::RegUmr => return self.run_umr(qpn),
+            Service::Ud | Service::Gsi => return self.run_datagram(qpn),
+            _ => {}
         }
         let flush = qp.state == QpState::Err;
         if qp.sq.wqebbs == 0 || qp.sq.stuck || (!flush && qp.service == Service::Rc) {
@@ -287,6 +282,16 @@ impl DataPlane {
         qpn: u32,
         f: impl FnOnce(&mut RcQp, &mut Memory<'_>) -> R,
     ) -> Option<R> {
+        self.with_memory(qpn, |rc, memory| Some(f(rc.as_mut()?, memory)))?
+    }
+
+    /// Calls `f` with a QP's transport, if it has one, and the memory that it may reach; `None` when there is no
+    /// such QP.
+    pub(super) fn with_memory<R>(
+        &mut self,
+        qpn: u32,
+        f: impl FnOnce(&mut Option<RcQp>, &mut Memory<'_>) -> R,
+    ) -> Option<R> {
         let mut limit_reached = Vec::new();
         let result = {
             let DataPlane {
@@ -298,7 +303,6 @@ impl DataPlane {
             } = self;
             let qp = objects.qps.get_mut(qpn)?;
             let Qp { rc, rq, buffer, .. } = qp;
-            let rc = rc.as_mut()?;
             let mut memory = Memory {
                 host,
                 mkeys: &mut objects.mkeys,
@@ -353,195 +357,5 @@ impl DataPlane {
         }
         self.event_scratch = events;
         told
-    }
-
-    fn send_done(&mut self, qpn: u32, done: &SendCompletion) {
-        let Some(qp) = self.objects.qps.get(qpn) else {
-            return;
-        };
-        let id = SendId::unpack(done.id);
-        let (cqn, user_index) = (qp.cqn_snd, qp.user_index);
-        let misunderstood = id.bad != 0 && done.status == CompletionStatus::Success;
-        let syndrome = if misunderstood {
-            id.bad
-        } else {
-            done.status.syndrome()
-        };
-        let completion = Completion {
-            opcode: if syndrome == 0 {
-                cqe_opcode::REQ
-            } else {
-                cqe_opcode::REQ_ERR
-            },
-            qpn,
-            send_opcode: id.opcode,
-            user_index,
-            byte_cnt: done.byte_len,
-            wqe_counter: id.wqe_index,
-            syndrome,
-            ..Completion::default()
-        };
-        if syndrome != 0
-            && let Some(qp) = self.objects.qps.get_mut(qpn)
-        {
-            qp.counts.send_failed(syndrome);
-        }
-        self.complete(cqn, &completion);
-        if misunderstood {
-            self.fail_qp(qpn);
-        }
-    }
-
-    fn recv_done(&mut self, qpn: u32, done: &RecvCompletion) {
-        let Some(qp) = self.objects.qps.get(qpn) else {
-            return;
-        };
-        let failed = done.status != CompletionStatus::Success;
-        let completion = Completion {
-            opcode: match done.kind {
-                _ if failed => cqe_opcode::RESP_ERR,
-                RecvKind::Send => cqe_opcode::RESP_SEND,
-                RecvKind::SendImm => cqe_opcode::RESP_SEND_IMM,
-                RecvKind::SendInvalidate => cqe_opcode::RESP_SEND_INV,
-                RecvKind::WriteImm => cqe_opcode::RESP_WR_IMM,
-            },
-            qpn,
-            user_index: qp.user_index,
-            immediate: done.imm.or(done.invalidated_rkey).unwrap_or(0),
-            byte_cnt: done.byte_len,
-            wqe_counter: done.id as u16,
-            solicited: done.solicited,
-            flags_rqpn: qp.context.remote_qpn(),
-            syndrome: done.status.syndrome(),
-            ..Completion::default()
-        };
-        let cqn = qp.cqn_rcv;
-        if failed && let Some(qp) = self.objects.qps.get_mut(qpn) {
-            qp.counts.recv_failed(done.status.syndrome());
-        }
-        self.complete(cqn, &completion);
-    }
-
-    fn raise_async(&mut self, qpn: u32, event: AsyncEvent) {
-        let event_type = match event {
-            AsyncEvent::CommunicationEstablished => event_type::COMM_ESTABLISHED,
-            AsyncEvent::SendQueueDrained => event_type::SQ_DRAINED,
-            AsyncEvent::InvalidRequest => event_type::WQ_INVALID_REQUEST,
-            AsyncEvent::AccessError => event_type::WQ_ACCESS_ERROR,
-            AsyncEvent::Catastrophic => event_type::WQ_CATASTROPHIC,
-        };
-        self.raise(Event::Queue {
-            event_type,
-            number: qpn,
-        });
-    }
-
-    /// Moves a QP to error, of the engine's or the host's own will.
-    pub(super) fn fail_qp(&mut self, qpn: u32) {
-        let Some(qp) = self.objects.qps.get_mut(qpn) else {
-            return;
-        };
-        match &mut qp.rc {
-            Some(rc) => rc.to_error(),
-            None => qp.state = QpState::Err,
-        }
-        self.entered_error(qpn);
-    }
-
-    /// A QP is in error now: what is in its rings is to be flushed.
-    fn entered_error(&mut self, qpn: u32) {
-        let now = self.now;
-        let Some(qp) = self.objects.qps.get_mut(qpn) else {
-            return;
-        };
-        if qp.receive_from == ReceiveFrom::Own {
-            qp.flush_poll = Some((now + FLUSH_POLL, FLUSH_POLL.as_nanos() as u64));
-        }
-        let on_srq = matches!(qp.receive_from, ReceiveFrom::Srq(_));
-        // What follows a WQE that could not be understood is flushed too.
-        qp.sq.stuck = false;
-        self.wake(qpn);
-        if on_srq {
-            self.raise(Event::Queue {
-                event_type: event_type::SRQ_LAST_WQE,
-                number: qpn,
-            });
-        }
-    }
-
-    fn flush_receives(&mut self, qpn: u32) {
-        let now = self.now;
-        loop {
-            let DataPlane {
-                objects,
-                host,
-                violations,
-                ..
-            } = self;
-            let Some(qp) = objects.qps.get_mut(qpn) else {
-                return;
-            };
-            if qp.receive_from != ReceiveFrom::Own {
-                return;
-            }
-            let mut source = RecvSource {
-                from: qp.receive_from,
-                ring: &mut qp.rq,
-                buffer: &qp.buffer,
-                dbr: qp.dbr,
-                srqs: &mut objects.srqs,
-                limit_reached: &mut Vec::new(),
-            };
-            match source.take(host) {
-                Ok(Some(work)) => {
-                    qp.flush_poll = Some((now, FLUSH_POLL.as_nanos() as u64));
-                    let done = RecvCompletion {
-                        id: work.id,
-                        status: CompletionStatus::Flushed,
-                        kind: RecvKind::Send,
-                        byte_len: 0,
-                        imm: None,
-                        invalidated_rkey: None,
-                        solicited: false,
-                    };
-                    self.recv_done(qpn, &done);
-                }
-                Ok(None) => {
-                    if let Some((at, interval)) = &mut qp.flush_poll
-                        && *at <= now
-                    {
-                        *at = now + Duration::from_nanos(*interval);
-                        *interval = (*interval * 2).min(FLUSH_POLL_MAX.as_nanos() as u64);
-                    }
-                    return;
-                }
-                Err(error) => {
-                    let what = format_args!("receive queue of QP {qpn:#x}: {error}");
-                    violations.note(Violation::HostMemory, what);
-                    qp.flush_poll = None;
-                    return;
-                }
-            }
-        }
-    }
-
-    /// A CQ broke: what reports to it can't go on (IBTA vol. 1, 10.10.2.3).
-    fn fail_qps_of(&mut self, cqn: u32) {
-        let users = self
-            .objects
-            .qps
-            .iter()
-            .filter(|(_, qp)| qp.cqn_snd == cqn || qp.cqn_rcv == cqn);
-        let users: Vec<u32> = users.map(|(qpn, _)| qpn).collect();
-        for qpn in users {
-            let state = self.objects.qps.get(qpn).map(Qp::state);
-            if !matches!(state, None | Some(QpState::Reset | QpState::Err)) {
-                self.fail_qp(qpn);
-                self.raise(Event::Queue {
-                    event_type: event_type::WQ_CATASTROPHIC,
-                    number: qpn,
-                });
-            }
-        }
     }
 }

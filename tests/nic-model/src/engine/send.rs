@@ -199,7 +199,11 @@ fn nothing(id: SendId) -> SendWork {
     }
 }
 
-fn check_control(qpn: u32, expected_index: u16, wqe: &[u8]) -> Result<(), (Violation, &'static str)> {
+pub(super) fn check_control(
+    qpn: u32,
+    expected_index: u16,
+    wqe: &[u8],
+) -> Result<(), (Violation, &'static str)> {
     let word = |at| be32(wqe, at).map_err(|rule| (Violation::BadWqe, rule));
     let (opmod_idx_opcode, qpn_ds, flags) = (word(0)?, word(4)?, word(8)?);
     if (opmod_idx_opcode >> 8) as u16 != expected_index {
@@ -292,7 +296,7 @@ fn operation(opcode: u8, imm: u32, wqe: &[u8]) -> Result<(SendOp, &[u8]), &'stat
 }
 
 /// The data segments: pointers, or inline data.
-fn data(mut rest: &[u8]) -> Result<SendData, &'static str> {
+pub(super) fn data(mut rest: &[u8]) -> Result<SendData, &'static str> {
     let mut sges: Vec<Sge> = Vec::new();
     let mut inline = Vec::new();
     while !rest.is_empty() {

@@ -21,6 +21,7 @@ mod faults;
 mod flow;
 mod hca;
 mod mkey;
+mod multicast;
 mod pages;
 pub mod plane;
 pub mod plane_ethernet;

@@ -110,6 +110,18 @@ pub trait Plane: HostDma + EthernetPlane {
     /// The context as it is now: the state may have become SQE or ERR by itself.
     fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError>;
 
+    /// Puts a QP into a multicast group, of at most `groups` with `members` each.
+    fn attach_multicast(
+        &mut self,
+        qpn: u32,
+        gid: [u8; 16],
+        groups: u32,
+        members: u32,
+    ) -> Result<(), ObjectError>;
+    fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), ObjectError>;
+    /// Packets whose Q_Key was not their QP's.
+    fn qkey_violations(&self) -> u64;
+
     fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError>;
     fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError>;
     fn query_srq(&self, srqn: u32, srqc: &mut Srqc) -> Result<(), ObjectError>;

@@ -7,7 +7,8 @@ use super::command::{Answer, Call, Outcome, at_most};
 use super::pages::{self, Kind};
 use super::refusal::{Refusal, syndrome};
 use super::{
-    Env, Firmware, HcaState, caps, congestion, flow, hca, mkey, qp, queues, raw, regs, simple, srq, vport,
+    Env, Firmware, HcaState, caps, congestion, flow, hca, mkey, multicast, qp, queues, raw, regs, simple,
+    srq, vport,
 };
 
 type Handler = fn(&mut Firmware, &mut Env<'_>, &Call<'_>) -> Outcome;
@@ -222,6 +223,8 @@ const TABLE: &[Entry] = &[
         Zero,
         flow::delete_entry,
     ),
+    entry(Opcode::ATTACH_TO_MCG, Initialized, Zero, multicast::attach),
+    entry(Opcode::DETACH_FROM_MCG, Initialized, Zero, multicast::detach),
     entry(
         Opcode::QUERY_CONG_STATUS,
         Initialized,

@@ -138,13 +138,15 @@ fn list_of(vport: &mut Vport, list_type: u8) -> Result<&mut Vec<u8>, Refusal> {
     list.ok_or_else(|| Refusal::bad_field(format!("allowed_list_type {list_type}")))
 }
 
-pub(super) fn query_context(fw: &mut Firmware, _: &mut Env<'_>, call: &Call<'_>) -> Outcome {
+pub(super) fn query_context(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: QueryNicVportContextIn = call.input()?;
     own_vport(input.other_vport(), input.vport_number())?;
     let list = list_of(&mut fw.vport, input.allowed_list_type())?.clone();
     let mut context = fw.vport.context;
     context.set_allowed_list_type(input.allowed_list_type())?;
     context.set_allowed_list_size((list.len() / 8) as u16)?;
+    let violations = u16::try_from(env.plane.qkey_violations()).unwrap_or(u16::MAX);
+    context.set_qkey_violation_counter(violations);
     let mut out = vec![0; CONTEXT_OFFSET];
     out.extend_from_slice(context.as_bytes());
     out.extend_from_slice(&list);

@@ -117,6 +117,8 @@ pub struct Objects {
     pub cqs: Table<Cq>,
     /// Queue pairs.
     pub qps: Table<Qp>,
+    /// The QP that is QP1 on the wire.
+    pub gsi: Option<u32>,
     /// Shared receive queues.
     pub srqs: Table<Srq>,
     /// Memory keys, by index.
@@ -152,6 +154,7 @@ impl Objects {
             eqs: Table::new(0x10, limits.max_eq.min(240)),
             cqs: Table::new(0x80, limits.max_cq),
             qps: Table::new(0x40, limits.max_qp),
+            gsi: None,
             srqs: Table::new(1, limits.max_srq),
             mkeys: Table::new(0x100, limits.max_mkey),
             umems: Table::new(1, limits.max_umem),
@@ -175,6 +178,7 @@ impl Objects {
         self.eqs.clear();
         self.cqs.clear();
         self.qps.clear();
+        self.gsi = None;
         self.srqs.clear();
         self.mkeys.clear();
         self.umems.clear();

@@ -7,6 +7,7 @@ use super::error::ObjectError;
 use crate::clock::Nanos;
 use crate::engine::address::Path;
 use crate::engine::counters::{QueueCounters, sum};
+use crate::psn::Psn;
 use crate::rc::RcQp;
 use crate::rc::types::QpState;
 
@@ -122,6 +123,8 @@ pub struct Qp {
     pub rc: Option<RcQp>,
     /// How its packets are addressed, from RTR on.
     pub path: Option<Path>,
+    /// PSN of the next datagram.
+    pub datagram_psn: Psn,
     /// It waits in the run queue.
     pub queued: bool,
     /// The time for which the timer queue holds an entry.
@@ -196,6 +199,7 @@ impl Qp {
             state: QpState::Reset,
             rc: None,
             path: None,
+            datagram_psn: Psn::default(),
             queued: false,
             timer_at: None,
             counts: QueueCounters::default(),

@@ -165,6 +165,8 @@ fn minimal_general(c: &mut CmdHcaCap) {
     fits(c.set_log_max_cq(20));
     fits(c.set_log_max_qp(18));
     c.set_log_max_qp_sz(15);
+    c.set_log_max_mcg(10);
+    fits(c.set_max_qp_mcg(0x30));
     fits(c.set_log_max_srq(18));
     c.set_log_max_srq_sz(15);
     fits(c.set_log_max_mkey(20));

@@ -96,6 +96,13 @@ enum Health {
     Broken,
 }
 
+/// Whether a packet with `pkey` may come to a QP with `ours`: the same partition, and one of the two a full
+/// member (IBTA vol. 1, 10.9.3).
+pub(crate) fn accepts_partition(pkey: u16, ours: u16) -> bool {
+    const FULL_MEMBER: u16 = 0x8000;
+    (pkey ^ ours) & !FULL_MEMBER == 0 && (pkey | ours) & FULL_MEMBER != 0
+}
+
 /// One RC queue pair's transport, from RTR on.
 ///
 /// After any call that takes `&mut self`, ask [`RcQp::poll_event`] until it has nothing, [`RcQp::poll_transmit`]
@@ -324,10 +331,7 @@ impl RcQp {
 
     /// Version and partition, as IBTA vol. 1, 9.6.1 wants a packet's header; the QPN was the engine's to check.
     fn accepts(&self, bth: &Bth) -> bool {
-        const FULL_MEMBER: u16 = 0x8000;
-        let ours = self.shared.config.pkey;
-        let same_partition = (bth.pkey ^ ours) & !FULL_MEMBER == 0;
-        bth.tver == 0 && same_partition && (bth.pkey | ours) & FULL_MEMBER != 0
+        bth.tver == 0 && accepts_partition(bth.pkey, self.shared.config.pkey)
     }
 
     fn handle_response<M: QpMemory + ?Sized>(

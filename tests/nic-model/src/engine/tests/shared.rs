@@ -8,8 +8,26 @@ use super::*;
 const SRQ_RING: u64 = BASE + 0x4_0000;
 const SRQ_DBR: u64 = BASE + 0x2_2000;
 
-/// Side `last` with an SRQ of 8 WQEs of 32 bytes under its QP.
+/// Side `last` with a UD QP on an SRQ that holds three receives of 48 bytes, in slots 0, 5 and 2.
+pub(super) fn srq_of_ud(last: u8) -> (Side, u32) {
+    let (mut side, srqn) = srq_of(last, 2);
+    for (slot, next) in [(0u64, 5u16), (5, 2), (2, 7)] {
+        let mut wqe = vec![0; 16];
+        wqe[2..4].copy_from_slice(&next.to_be_bytes());
+        wqe.extend(data(48, side.key, DATA + slot * 64));
+        side.fill(SRQ_RING + slot * 32, &wqe);
+    }
+    side.dp.host.write_be32(SRQ_DBR, 3).unwrap();
+    (side, srqn)
+}
+
+/// Side `last` with an SRQ of 8 WQEs of 32 bytes under its RC QP.
 fn with_srq(last: u8) -> (Side, u32) {
+    srq_of(last, 0)
+}
+
+/// The same under a QP of service `st`.
+fn srq_of(last: u8, st: u8) -> (Side, u32) {
     let mut side = Side::new(last);
     side.dp.destroy_qp(side.qpn).unwrap();
     let mut srqc = Srqc::zeroed();
@@ -22,6 +40,7 @@ fn with_srq(last: u8) -> (Side, u32) {
         .create_srq(&srqc, Buffer::Pas(&pages(SRQ_RING, 256)))
         .unwrap();
     let mut qpc = side.qpc();
+    qpc.set_st(st);
     qpc.set_rq_type(1).unwrap();
     qpc.set_srqn_rmpn_xrqn(srqn).unwrap();
     let buffer = pages(QP_BUFFER + RQ * 64, SQ * 64);

@@ -126,6 +126,15 @@ impl Plane for MockPlane {
             .copied()
             .ok_or(none("counter", id.into()))
     }
+    fn attach_multicast(&mut self, qpn: u32, _: [u8; 16], _: u32, _: u32) -> Result<(), ObjectError> {
+        self.detach_multicast(qpn, [0; 16])
+    }
+    fn detach_multicast(&mut self, qpn: u32, _: [u8; 16]) -> Result<(), ObjectError> {
+        self.qps.get(qpn).map(drop).ok_or(none("QP", qpn))
+    }
+    fn qkey_violations(&self) -> u64 {
+        0
+    }
     fn query_vport_counter(&mut self, _: bool, _: &mut QueryVportCounterOut) {}
 
     fn create_eq(&mut self, eqc: &Eqc, mask: [u64; 4], _: Buffer<'_>) -> Result<u32, ObjectError> {
