@@ -178,6 +178,11 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
+    /// Write commands, registers, doorbells, work queue entries, completions and events to this file, one JSON object a
+    /// line.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+
     /// Stop by itself when the first client of each socket has gone.
     #[arg(long)]
     pub once: bool,

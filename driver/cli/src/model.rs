@@ -17,6 +17,7 @@ use ferroce_nic_model::link::pcap::{PcapFile, PcapPort};
 use ferroce_nic_model::link::{LinkError, Port};
 use ferroce_nic_model::nic::Nic;
 use ferroce_nic_model::profile::Profile as NicProfile;
+use ferroce_nic_model::record::Recorder;
 use ferroce_nic_model::runner::{Drive, Runner};
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_vfio_user::device::PciDevice;
@@ -62,6 +63,10 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
     if let Some(path) = &args.trace {
         let file = File::create(path).map_err(CliError::file("can't create", path))?;
         models.trace(SharedFile::new(file));
+    }
+    if let Some(path) = &args.record {
+        let file = File::create(path).map_err(CliError::file("can't create", path))?;
+        models.record(&Recorder::new(Box::new(BufWriter::new(file))));
     }
     serve(args, &models)?;
     models.stop();
@@ -185,6 +190,13 @@ impl Models {
             self.runner().with_nic(index, |nic| {
                 nic.firmware().set_trace(Some(Box::new(file.clone())))
             });
+        }
+    }
+
+    fn record(&self, recorder: &Recorder) {
+        for index in 0..2 {
+            self.runner()
+                .with_nic(index, |nic| nic.set_recorder(Some(recorder.clone())));
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod caps;
 mod caps_more;
+mod commands;
 mod ctx;
 mod events;
 mod flow;
@@ -19,6 +20,7 @@ mod vport;
 
 pub use caps::*;
 pub use caps_more::*;
+pub use commands::of_command;
 pub use ctx::*;
 pub use events::*;
 pub use flow::*;

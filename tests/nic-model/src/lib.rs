@@ -20,6 +20,7 @@ pub mod pci;
 pub mod profile;
 pub mod psn;
 pub mod rc;
+pub mod record;
 pub mod runner;
 pub mod serve;
 pub mod testbed;

@@ -17,6 +17,7 @@ use crate::link::Port;
 use crate::objects::Limits;
 use crate::pci::{ConfigAction, ConfigSpace};
 use crate::profile::{CapType, Profile};
+use crate::record::Recorder;
 use crate::wire::Frame;
 
 /// Frames taken from the port in one turn: more than a peer of the same kind sends in one.
@@ -64,6 +65,12 @@ impl Nic {
         // Whatever the caller changes may be due at once.
         self.firmware_due = true;
         &mut self.firmware
+    }
+
+    /// Records what driver and NIC say to each other from now on; `None` stops it.
+    pub fn set_recorder(&mut self, recorder: Option<Recorder>) {
+        self.firmware.set_recorder(recorder.clone());
+        self.data_plane.set_recorder(recorder);
     }
 
     /// The port.

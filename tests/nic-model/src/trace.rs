@@ -11,8 +11,8 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use ferroce_firmware_iface::layout::{Layout, LayoutInfo, debug_fields};
-use ferroce_firmware_iface::layouts::*;
+use ferroce_firmware_iface::layout::{LayoutInfo, debug_fields};
+use ferroce_firmware_iface::layouts::of_command;
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_firmware_iface::status::CommandStatus;
 
@@ -49,13 +49,13 @@ impl Trace {
 
     /// A command that the host gave.
     pub fn input(&mut self, slot: u8, opcode: Opcode, bytes: &[u8]) {
-        let info = layouts(opcode).map(|(input, _)| input);
+        let info = of_command(opcode).map(|(input, _)| input);
         self.dump(slot, opcode, bytes, "INPUT", info);
     }
 
     /// Its answer.
     pub fn output(&mut self, slot: u8, opcode: Opcode, bytes: &[u8]) {
-        let info = layouts(opcode).map(|(_, output)| output);
+        let info = of_command(opcode).map(|(_, output)| output);
         self.dump(slot, opcode, bytes, "OUTPUT", info);
     }
 
@@ -120,57 +120,6 @@ fn write_dump(
     writeln!(to, "cmd[{slot}]: end dump")
 }
 
-fn pair<I: Layout, O: Layout>() -> (&'static LayoutInfo, &'static LayoutInfo) {
-    (I::INFO, O::INFO)
-}
-
-/// Input and output layout of a command.
-fn layouts(opcode: Opcode) -> Option<(&'static LayoutInfo, &'static LayoutInfo)> {
-    Some(match opcode {
-        Opcode::ENABLE_HCA => pair::<EnableHcaIn, EnableHcaOut>(),
-        Opcode::DISABLE_HCA => pair::<DisableHcaIn, DisableHcaOut>(),
-        Opcode::INIT_HCA => pair::<InitHcaIn, InitHcaOut>(),
-        Opcode::TEARDOWN_HCA => pair::<TeardownHcaIn, TeardownHcaOut>(),
-        Opcode::QUERY_ISSI => pair::<QueryIssiIn, QueryIssiOut>(),
-        Opcode::SET_ISSI => pair::<SetIssiIn, SetIssiOut>(),
-        Opcode::QUERY_PAGES => pair::<QueryPagesIn, QueryPagesOut>(),
-        Opcode::MANAGE_PAGES => pair::<ManagePagesIn, ManagePagesOut>(),
-        Opcode::QUERY_HCA_CAP => pair::<QueryHcaCapIn, QueryHcaCapOut>(),
-        Opcode::SET_HCA_CAP => pair::<SetHcaCapIn, SetHcaCapOut>(),
-        Opcode::QUERY_ADAPTER => pair::<QueryAdapterIn, QueryAdapterOut>(),
-        Opcode::ACCESS_REG => pair::<AccessRegisterIn, AccessRegisterOut>(),
-        Opcode::QUERY_SPECIAL_CONTEXTS => pair::<QuerySpecialContextsIn, QuerySpecialContextsOut>(),
-        Opcode::CREATE_MKEY => pair::<CreateMkeyIn, CreateMkeyOut>(),
-        Opcode::DESTROY_MKEY => pair::<DestroyMkeyIn, DestroyMkeyOut>(),
-        Opcode::CREATE_EQ => pair::<CreateEqIn, CreateEqOut>(),
-        Opcode::DESTROY_EQ => pair::<DestroyEqIn, DestroyEqOut>(),
-        Opcode::CREATE_CQ => pair::<CreateCqIn, CreateCqOut>(),
-        Opcode::DESTROY_CQ => pair::<DestroyCqIn, DestroyCqOut>(),
-        Opcode::QUERY_CQ => pair::<QueryCqIn, QueryCqOut>(),
-        Opcode::MODIFY_CQ => pair::<ModifyCqIn, ModifyCqOut>(),
-        Opcode::CREATE_QP => pair::<CreateQpIn, CreateQpOut>(),
-        Opcode::DESTROY_QP => pair::<DestroyQpIn, DestroyQpOut>(),
-        Opcode::QUERY_QP => pair::<QueryQpIn, QueryQpOut>(),
-        Opcode::RST2INIT_QP => pair::<Rst2initQpIn, Rst2initQpOut>(),
-        Opcode::INIT2INIT_QP => pair::<Init2initQpIn, Init2initQpOut>(),
-        Opcode::INIT2RTR_QP => pair::<Init2rtrQpIn, Init2rtrQpOut>(),
-        Opcode::RTR2RTS_QP => pair::<Rtr2rtsQpIn, Rtr2rtsQpOut>(),
-        Opcode::RTS2RTS_QP => pair::<Rts2rtsQpIn, Rts2rtsQpOut>(),
-        Opcode::QP_2ERR => pair::<Qp2errIn, Qp2errOut>(),
-        Opcode::QP_2RST => pair::<Qp2rstIn, Qp2rstOut>(),
-        Opcode::QUERY_VPORT_STATE => pair::<QueryVportStateIn, QueryVportStateOut>(),
-        Opcode::QUERY_NIC_VPORT_CONTEXT => pair::<QueryNicVportContextIn, QueryNicVportContextOut>(),
-        Opcode::MODIFY_NIC_VPORT_CONTEXT => pair::<ModifyNicVportContextIn, ModifyNicVportContextOut>(),
-        Opcode::SET_ROCE_ADDRESS => pair::<SetRoceAddressIn, SetRoceAddressOut>(),
-        Opcode::SET_L2_TABLE_ENTRY => pair::<SetL2TableEntryIn, SetL2TableEntryOut>(),
-        Opcode::ALLOC_PD => pair::<AllocPdIn, AllocPdOut>(),
-        Opcode::DEALLOC_PD => pair::<DeallocPdIn, DeallocPdOut>(),
-        Opcode::ALLOC_UAR => pair::<AllocUarIn, AllocUarOut>(),
-        Opcode::DEALLOC_UAR => pair::<DeallocUarIn, DeallocUarOut>(),
-        _ => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,7 +128,7 @@ mod tests {
     fn a_command_is_dumped_in_the_shape_of_linux() {
         let mut text = Vec::new();
         let input = [1, 7, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-        let info = layouts(Opcode::QUERY_PAGES).map(|l| l.0);
+        let info = of_command(Opcode::QUERY_PAGES).map(|l| l.0);
         write_dump(&mut text, 3, Opcode::QUERY_PAGES, &input, "INPUT", info).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<_> = text.lines().collect();

@@ -54,6 +54,17 @@ pub struct EthernetInfo {
 }
 
 impl Completion {
+    /// Whether it is of a receive that succeeded.
+    pub(super) fn of_receive(&self) -> bool {
+        matches!(
+            self.opcode,
+            cqe_opcode::RESP_WR_IMM
+                | cqe_opcode::RESP_SEND
+                | cqe_opcode::RESP_SEND_IMM
+                | cqe_opcode::RESP_SEND_INV
+        )
+    }
+
     /// The 64 bytes, with this owner bit.
     pub fn encode(&self, owner: u8, timestamp: u64) -> [u8; 64] {
         let mut cqe = [0; 64];
@@ -90,6 +101,7 @@ impl DataPlane {
     /// Writes a completion to a CQ, and the event that the host armed it for; false when the CQ can't take it
     /// (then it is in error, and so is every QP that reports to it).
     pub(super) fn complete(&mut self, cqn: u32, completion: &Completion) -> bool {
+        self.record_receive(completion);
         let timestamp = self.now.get();
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
@@ -126,6 +138,9 @@ impl DataPlane {
             return self.break_cq(cqn, 2);
         }
         cq.pi = cq.pi.wrapping_add(1);
+        if let Some(recorder) = &self.recorder {
+            recorder.cqe(cqn, &cqe);
+        }
         self.counters.cqes += 1;
         let counts_as_solicited = completion.solicited || completion.syndrome != 0;
         if counts_as_solicited {
@@ -162,6 +177,7 @@ impl DataPlane {
     /// A CQ doorbell: asks for one event (the record's second word, and the CQ number).
     pub(super) fn cq_doorbell(&mut self, uar: u32, image: u32, cqn_word: u32) {
         let cqn = cqn_word & 0xff_ffff;
+        self.record_cq(cqn);
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             self.violations
                 .note(Violation::UnknownObject, format_args!("arm of CQ {cqn:#x}"));

@@ -25,6 +25,9 @@ impl DataPlane {
             return;
         };
         let half = page.half.take();
+        if let Some(recorder) = &self.recorder {
+            recorder.uar(uar, offset, data);
+        }
         if !self.bus_master {
             self.violations
                 .note(Violation::BusMasterOff, format_args!("doorbell in UAR {uar:#x}"));
@@ -80,6 +83,7 @@ impl DataPlane {
     /// A send doorbell: only the QPN counts, the producer index is read from the record.
     fn send_doorbell(&mut self, uar: u32, qpn: u32) {
         self.counters.send_doorbells += 1;
+        self.record_sends(qpn);
         if let Some(sq) = self.objects.sqs.get(qpn) {
             if sq.uar_page == uar {
                 self.wake_sq(qpn);

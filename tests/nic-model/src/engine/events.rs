@@ -179,6 +179,9 @@ impl DataPlane {
             return;
         }
         eq.pi = eq.pi.wrapping_add(1);
+        if let Some(recorder) = &self.recorder {
+            recorder.eqe(eqn, &eqe);
+        }
         self.counters.eqes += 1;
         if eq.armed {
             eq.armed = false;

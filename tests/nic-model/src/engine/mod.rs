@@ -24,6 +24,7 @@ mod lifecycle;
 mod memory;
 pub mod multicast;
 mod outcome;
+mod record;
 mod recv;
 mod refs;
 mod run;
@@ -42,6 +43,7 @@ use crate::fw::plane_ethernet::Filter;
 use crate::host::{HostError, HostMemory};
 use crate::objects::{Limits, Objects, PageList};
 use crate::rc::types::{Event as RcEvent, QpCounters};
+use crate::record::Recorder;
 use crate::wire::packet::Packet;
 use crate::wire::{Frame, Icrc};
 
@@ -119,6 +121,8 @@ pub struct DataPlane {
     bus_master: bool,
     /// Atomic results go to local memory in host order, and not big-endian.
     atomics_in_host_order: bool,
+    /// Where the data path is recorded.
+    recorder: Option<Recorder>,
 }
 
 impl DataPlane {
@@ -157,6 +161,7 @@ impl DataPlane {
             packet_scratch: Vec::new(),
             bus_master: false,
             atomics_in_host_order: false,
+            recorder: None,
         }
     }
 

@@ -53,6 +53,7 @@ pub use refusal::{Refusal, Violation, Violations, syndrome};
 pub use segment::NicInterface;
 
 use crate::profile::{CapType, Capabilities, Profile};
+use crate::record::Recorder;
 use crate::trace::Trace;
 
 /// What the firmware may use while it runs.
@@ -102,6 +103,7 @@ pub struct Firmware {
     faults: Faults,
     violations: Violations,
     trace: Option<Trace>,
+    recorder: Option<Recorder>,
 }
 
 impl Firmware {
@@ -126,6 +128,7 @@ impl Firmware {
             faults: Faults::default(),
             violations: Violations::default(),
             trace: None,
+            recorder: None,
             profile,
         }
     }
@@ -145,6 +148,7 @@ impl Firmware {
         self.faults = old.faults;
         self.violations = old.violations;
         self.trace = old.trace;
+        self.recorder = old.recorder;
     }
 
     /// Reads the initialization segment: BAR 0 from `offset` on, below [`crate::bar::INIT_SEGMENT_BYTES`].
@@ -154,6 +158,9 @@ impl Firmware {
 
     /// Writes the initialization segment. Only notes what was written; [`Firmware::run`] does the work.
     pub fn bar_write(&mut self, now_ns: u64, offset: u64, data: &[u8]) {
+        if let Some(recorder) = &self.recorder {
+            recorder.register(offset, data);
+        }
         let events = self.command_eqn.is_some();
         let (segment, violations) = (&mut self.segment, &mut self.violations);
         let effect = segment.write(now_ns, offset, data, violations);
@@ -243,6 +250,10 @@ impl Firmware {
     /// Writes each command, in and out, to `sink`, in the shape of Linux mlx5's dump; `None` stops it.
     pub fn set_trace(&mut self, sink: Option<Box<dyn Write + Send>>) {
         self.trace = sink.map(Trace::new);
+    }
+
+    pub(crate) fn set_recorder(&mut self, recorder: Option<Recorder>) {
+        self.recorder = recorder;
     }
 
     fn subscribed(env: &Env<'_>, event: EventType) -> bool {

@@ -406,6 +406,9 @@ impl Firmware {
         if let Some(trace) = &mut self.trace {
             trace.output(slot, command.header().opcode, &sized);
         }
+        if let Some(recorder) = &self.recorder {
+            recorder.command(command.header().opcode, &command.input, &sized);
+        }
         let Some(at) = self.queue.entry_address(slot) else {
             return;
         };
