@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""ferroce on real VFIO: two NIC models behind an emulated Intel IOMMU in one guest, group and container.
+"""ferroce on real VFIO: two NIC models behind an emulated Intel IOMMU in one guest, by group or by iommufd.
 
 doctor, devices, bind, info, the demo, unbind; as root and as a user; normal and huge pages; what the device sees of
 memory; SIGKILL under traffic; unbind under the driver's feet; function reset.
@@ -13,13 +13,30 @@ from lab.run import as_json, main
 # The addresses that the guest gives the two NICs: behind a root port each.
 A, B = "0000:01:00.0", "0000:02:00.0"
 FERROCE = "/share/ferroce"
-DEMO = "%s demo --json --device %s --device %s --size " % (FERROCE, A, B)
 MIB = 1 << 20
+# It may be built into the kernel.
+LOAD = "[ -d /sys/bus/pci/drivers/vfio-pci ] || modprobe vfio-pci"
 # A user who may use the group files, and whose limit on locked memory is given in KiB.
 USER = "ulimit -l %d && setpriv --reuid 1000 --regid 1000 --clear-groups --no-new-privs "
 # From a kill to the NIC being up again: 2 s are the aim, and what a machine takes that has its processors to itself. A
 # loaded one, which interprets every instruction of the guest, gets more; the run tells what it was.
 REOPEN = 20.0
+
+
+class Way:
+    """A way through VFIO: how the NICs are named, and the files that it needs."""
+
+    def __init__(self, name):
+        prefix = "" if name == "any" else name + ":"
+        self.a, self.b = prefix + A, prefix + B
+        self.demo = "%s demo --json --device %s --device %s --size " % (FERROCE, self.a, self.b)
+        device = "/sys/bus/pci/devices/$d"
+        own = "/dev/vfio/devices/$(ls %s/vfio-dev)" % device
+        group = "/dev/vfio/$(basename $(readlink %s/iommu_group))" % device
+        give = "for d in %s %s; do chown 1000 %s; done" % (A, B, own if name == "iommufd" else group)
+        self.give = give + ("; chown 1000 /dev/iommu" if name == "iommufd" else "")
+        # Linux's type 1 maps two pages at 0 for a moment when a group is attached, to learn what the IOMMU can do.
+        self.kernels_own = set() if name == "iommufd" else {0, 1}
 
 
 class Maps:
@@ -63,11 +80,14 @@ def tools(run, guest):
     """doctor, bind and devices from a guest in which nothing is prepared."""
     result = guest.run(FERROCE + " doctor --json", check=False)
     failed = {c["name"]: c for c in as_json(result)["checks"] if c["outcome"] == "failed"}
-    run.check("doctor fails before vfio-pci is loaded", result.code == 1 and set(failed) >= {"vfio-pci", "driver"}, failed)
+    if run.kernel != "iommufd":
+        run.check("doctor fails before vfio-pci is loaded", result.code == 1 and "vfio-pci" in failed, failed)
+    run.check("doctor fails before the NIC is bound", result.code == 1 and "driver" in failed, failed)
     run.check("each failed check has its mend", all(c["mend"] for c in failed.values()), failed)
-    result = guest.run("%s bind %s" % (FERROCE, A), check=False)
-    run.check("V17 bind says what to load", result.code == 1 and "modprobe vfio-pci" in result.out, result)
-    guest.run("modprobe vfio-pci")
+    if run.kernel != "iommufd":
+        result = guest.run("%s bind %s" % (FERROCE, A), check=False)
+        run.check("V17 bind says what to load", result.code == 1 and "modprobe vfio-pci" in result.out, result)
+    guest.run(LOAD)
     for address in (A, B):
         done = as_json(guest.run("%s bind --json %s" % (FERROCE, address)))
         run.check("V17 bind %s" % address, done["changed"] and done["after"] == "vfio-pci", done)
@@ -81,47 +101,46 @@ def tools(run, guest):
     run.check("doctor is content", result.code == 0, result)
 
 
-def transfer(run, guest):
+def transfer(run, guest, way):
     """info, and the demo's transfer between the two NICs."""
-    info = as_json(guest.run("%s info --json %s" % (FERROCE, A)))
+    info = as_json(guest.run("%s info --json %s" % (FERROCE, way.a)))
     run.check("info", info["port"]["state"] == "PORT_ACTIVE" and info["product"] == "ConnectX-4", info)
-    result = guest.run("%s report %s /share/report.json" % (FERROCE, A), check=False)
+    result = guest.run("%s report %s /share/report.json" % (FERROCE, way.a), check=False)
     report = (guest.share / "report.json").read_text()
     run.check("report tells of each command, and not of the MAC address",
               result.code == 0 and "INIT_HCA" in report and info["port"]["mac"].replace(":", "") not in report, result)
-    demo = as_json(guest.run(DEMO + "4MiB"))
+    demo = as_json(guest.run(way.demo + "4MiB"))
     run.check("demo on normal pages", demo["ok"], demo)
     run.note("both up in %.0f ms, %s" % (demo["bring_up_ms"], demo["bandwidth"]))
     command = guest.run("setpci -s %s COMMAND" % A).out
     run.check("bus mastering is off while nobody owns the NIC", int(command, 16) & 4 == 0, command)
     guest.run("echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled")
-    demo = as_json(guest.run(DEMO + "16MiB"))
+    demo = as_json(guest.run(way.demo + "16MiB"))
     run.check("demo on transparent huge pages", demo["ok"], demo)
     run.note("both up in %.0f ms, %s" % (demo["bring_up_ms"], demo["bandwidth"]))
 
 
-def user(run, guest):
-    """A user with the group's file and a limit on locked memory."""
-    info = "%s info %s" % (FERROCE, A)
+def user(run, guest, way):
+    """A user with the device files and a limit on locked memory."""
+    info = "%s info %s" % (FERROCE, way.a)
     result = guest.run(USER % (1 << 18) + info, check=False)
-    run.check("a user without permission is told", "no permission for /dev/vfio/" in result.out, result)
+    run.check("a user without permission is told", "no permission for /dev/" in result.out, result)
     result = guest.run(USER % (1 << 18) + "%s doctor %s" % (FERROCE, A), check=False)
     run.check("doctor tells him the mend", result.code == 1 and "chown" in result.out, result)
-    guest.run("for d in %s %s; do chown 1000 /dev/vfio/$(basename $(readlink /sys/bus/pci/devices/$d/iommu_group)); done"
-              % (A, B))
+    guest.run(way.give)
     result = guest.run(USER % 8192 + info, check=False)
     run.check("M17 a limit that is too low is told", result.code == 1 and "limit on locked memory" in result.out, result)
     result = guest.run(USER % (1 << 18) + info, check=False)
-    run.check("a user with the group's file opens the NIC", result.code == 0, result)
-    result = guest.run(USER % (1 << 19) + DEMO + "4MiB", check=False)
+    run.check("a user with the device file opens the NIC", result.code == 0, result)
+    result = guest.run(USER % (1 << 19) + way.demo + "4MiB", check=False)
     run.check("demo as that user", result.code == 0 and as_json(result)["ok"], result)
 
 
-def isolation(run, guest, model):
+def isolation(run, guest, model, way):
     """The device sees what the driver has mapped, and no more."""
     maps = Maps(model)
     steps = "open region=%d file=/share/first drop file=/share/second close" % (8 * MIB)
-    holder = guest.run_in_background("RUST_LOG=ferroce::mem=trace %s exercise %s %s" % (FERROCE, A, steps))
+    holder = guest.run_in_background("RUST_LOG=ferroce::mem=trace %s exercise %s %s" % (FERROCE, way.a, steps))
     holder.wait_for("Region")
     iova, length = (int(n, 16) for n in re.search(r"iova (0x\w+) len (0x\w+)", holder.out).groups())
     region = set(range(iova >> 12, (iova + length) >> 12))
@@ -144,30 +163,29 @@ def isolation(run, guest, model):
     result = holder.result()
     now, ever, _ = maps.read()
     ours = driver_maps(result.out)
-    # Linux's type 1 maps two pages at 0 for a moment when a group is attached, to learn what the IOMMU can do.
-    foreign = ever - ours - {0, 1}
+    foreign = ever - ours - way.kernels_own
     run.check("nothing was mapped that the driver did not map", not foreign, sorted(foreign)[:8])
     run.check("all that the driver mapped reached the device", ours <= ever, sorted(ours - ever)[:8])
     run.check("nothing is mapped after the close", result.code == 0 and not now, (result, len(now)))
 
 
-def huge_pages(run, guest, model):
+def huge_pages(run, guest, model, way):
     """Reserved huge pages take few maps."""
     guest.run("echo 48 >/proc/sys/vm/nr_hugepages")
     maps = Maps(model)
     steps = "open huge-region=%d close" % (8 * MIB)
-    result = guest.run("%s exercise --huge-firmware-pages %s %s" % (FERROCE, A, steps), check=False)
+    result = guest.run("%s exercise --huge-firmware-pages %s %s" % (FERROCE, way.a, steps), check=False)
     _, ever, count = maps.read()
     run.check("huge pages", result.code == 0, result)
     run.check("few maps", 0 < count < 700, "%d maps for %d pages" % (count, len(ever)))
     guest.run("echo 0 >/proc/sys/vm/nr_hugepages")
 
 
-def kill(run, guest, model, times):
+def kill(run, guest, model, way, times):
     """SIGKILL under traffic, then the NIC is opened again."""
     maps, took = Maps(model), []
     for n in range(times):
-        demo = guest.run_in_background("exec %s demo -v --device %s --device %s --size 64MiB" % (FERROCE, A, B))
+        demo = guest.run_in_background("exec %s demo -v --device %s --device %s --size 64MiB" % (FERROCE, way.a, way.b))
         demo.wait_for("%s: ConnectX-4 with firmware" % B)
         # At another moment of the traffic each time.
         time.sleep(0.15 * (n % 8))
@@ -178,7 +196,7 @@ def kill(run, guest, model, times):
             run.check("V01 the demo was killed under traffic", False, demo.result())
         if maps.read()[0]:
             run.check("V01 no memory of a killed process stays mapped", False, len(maps.read()[0]))
-        again = guest.run_in_background("%s exercise %s open close" % (FERROCE, A))
+        again = guest.run_in_background("%s exercise %s open close" % (FERROCE, way.a))
         again.wait_for("is up")
         took.append(time.monotonic() - killed)
         if again.result().code != 0:
@@ -186,14 +204,14 @@ def kill(run, guest, model, times):
     run.check("V01 %d kills under traffic, each opened again in time" % times, max(took) < REOPEN,
               "%.1f s at most" % max(took))
     run.note("opened again after %.2f to %.2f s" % (min(took), max(took)))
-    demo = as_json(guest.run(DEMO + "16MiB"))
+    demo = as_json(guest.run(way.demo + "16MiB"))
     run.check("V01 demo after the kills", demo["ok"], demo)
 
 
-def unbind_in_use(run, guest):
+def unbind_in_use(run, guest, way):
     """vfio-pci is unbound while a program has the NIC: the program lives, and opens it again later."""
     steps = "open region=65536 gone let-go file=/share/bound open close"
-    holder = guest.run_in_background("%s exercise %s %s" % (FERROCE, A, steps))
+    holder = guest.run_in_background("%s exercise %s %s" % (FERROCE, way.a, steps))
     holder.wait_for("Region")
     done = as_json(guest.run("%s unbind --json %s" % (FERROCE, A), timeout=60))
     run.check("the unbind completes", done["changed"] and done["after"] != "vfio-pci", done)
@@ -204,9 +222,9 @@ def unbind_in_use(run, guest):
     run.check("the same process opens it again", result.code == 0, result)
 
 
-def reset(run, guest):
+def reset(run, guest, way):
     """A function reset under an open NIC; then it is opened again."""
-    result = guest.run("%s exercise %s open reset let-go open region=65536 close" % (FERROCE, A), check=False)
+    result = guest.run("%s exercise %s open reset let-go open region=65536 close" % (FERROCE, way.a), check=False)
     run.check("function reset, then open again", result.code == 0, result)
 
 
@@ -223,23 +241,30 @@ def unbind(run, guest):
 
 def body(run, arguments):
     """ferroce on real VFIO in one guest with two NIC models."""
+    way = Way(arguments.way)
     model = run.model("nics", nics=2)
     guest = run.guest("g0", models=model.sockets, iommu=True, cpus=2, memory="2G")
     tools(run, guest)
-    transfer(run, guest)
-    user(run, guest)
-    isolation(run, guest, model)
-    huge_pages(run, guest, model)
-    kill(run, guest, model, 20 if arguments.full else 4)
+    transfer(run, guest, way)
+    user(run, guest, way)
+    isolation(run, guest, model, way)
+    huge_pages(run, guest, model, way)
+    kill(run, guest, model, way, 20 if arguments.full else 4)
     warnings = [line for line in model.tail(1000).splitlines() if " WARN " in line or " ERROR " in line]
     run.check("the models have nothing to complain of", not warnings, warnings[:5])
     # From here on firmware loses memory: Linux lets nobody reset a function that it is about to unbind.
-    unbind_in_use(run, guest)
-    reset(run, guest)
+    unbind_in_use(run, guest, way)
+    reset(run, guest, way)
     unbind(run, guest)
     complaints = guest.tail("qemu.log", 5)
     run.check("QEMU has nothing to complain of", not complaints, complaints)
 
 
+def options(parser):
+    """What this run can be told."""
+    parser.add_argument("--way", choices=["any", "group", "iommufd"], default="any",
+                        help="the way through VFIO: by iommufd only where the kernel has it (--kernel iommufd)")
+
+
 if __name__ == "__main__":
-    main("vfio_one_guest", body)
+    main("vfio_one_guest", body, options)

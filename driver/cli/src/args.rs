@@ -191,7 +191,7 @@ pub struct ModelArgs {
 /// Arguments of `info`.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// The NIC: `0000:3b:00.0` or `vfio-user:PATH`.
+    /// The NIC: `0000:3b:00.0` (`group:` or `iommufd:` before it chooses the way through VFIO) or `vfio-user:PATH`.
     #[arg(value_name = "DEV")]
     pub device: FunctionAddress,
 
@@ -258,7 +258,7 @@ pub struct BindArgs {
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// The NIC: `0000:3b:00.0` or `vfio-user:PATH`.
+    /// The NIC: `0000:3b:00.0` (`group:` or `iommufd:` before it chooses the way through VFIO) or `vfio-user:PATH`.
     #[arg(value_name = "DEV")]
     pub device: FunctionAddress,
 

@@ -55,10 +55,10 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
 
 /// What the machine says of the function, without its names and addresses on the network.
 fn device(device: &FunctionAddress) -> Value {
-    let FunctionAddress::Pci(address) = device else {
+    let Some(address) = device.pci() else {
         return json!({ "address": "not on this machine's PCI bus" });
     };
-    match Host::new().function(*address) {
+    match Host::new().function(address) {
         Ok(function) => {
             let mut value = devices::as_json(&function);
             if let Some(fields) = value.as_object_mut() {

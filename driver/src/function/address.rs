@@ -8,13 +8,18 @@ use super::FunctionError;
 
 /// Where a function is found.
 ///
-/// Text forms: `0000:3b:00.0` (the domain may be left out: `3b:00.0`) and `vfio-user:/run/nic0.sock`. An in-process
-/// function has a name for messages only; it is handed over as an object and can't be parsed.
+/// Text forms: `0000:3b:00.0` (the domain may be left out: `3b:00.0`), the same with the way through VFIO before it
+/// (`group:0000:3b:00.0`, `iommufd:0000:3b:00.0`), and `vfio-user:/run/nic0.sock`. An in-process function has a name
+/// for messages only; it is handed over as an object and can't be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FunctionAddress {
-    /// A function on this machine's PCI bus, bound to vfio-pci.
+    /// A function on this machine's PCI bus, bound to vfio-pci, by whichever way through VFIO is there.
     Pci(PciAddress),
+    /// The same by its group and a container (/dev/vfio/GROUP) and no other way.
+    Group(PciAddress),
+    /// The same by its own file and iommufd (/dev/vfio/devices/vfioN, /dev/iommu) and no other way.
+    Iommufd(PciAddress),
     /// A device process that listens at this unix socket.
     VfioUser(PathBuf),
     /// A device in this process.
@@ -32,6 +37,18 @@ pub struct PciAddress {
     pub device: u8,
     /// Function number, 0 to 7.
     pub function: u8,
+}
+
+impl FunctionAddress {
+    /// Where the function is on this machine's PCI bus, if it is there.
+    pub fn pci(&self) -> Option<PciAddress> {
+        match self {
+            FunctionAddress::Pci(address)
+            | FunctionAddress::Group(address)
+            | FunctionAddress::Iommufd(address) => Some(*address),
+            FunctionAddress::VfioUser(_) | FunctionAddress::InProcess(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for PciAddress {
@@ -93,6 +110,8 @@ impl fmt::Display for FunctionAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FunctionAddress::Pci(address) => address.fmt(f),
+            FunctionAddress::Group(address) => write!(f, "group:{address}"),
+            FunctionAddress::Iommufd(address) => write!(f, "iommufd:{address}"),
             FunctionAddress::VfioUser(path) => write!(f, "vfio-user:{}", path.display()),
             FunctionAddress::InProcess(name) => write!(f, "in-process:{name}"),
         }
@@ -113,6 +132,8 @@ impl FromStr for FunctionAddress {
             Some(("in-process", _)) => Err(bad(
                 "an in-process device is handed over as an object; it can't be opened by name",
             )),
+            Some(("group", address)) => address.parse().map(FunctionAddress::Group),
+            Some(("iommufd", address)) => address.parse().map(FunctionAddress::Iommufd),
             _ => text.parse().map(FunctionAddress::Pci),
         }
     }
@@ -132,6 +153,8 @@ mod tests {
             "0000:3b:00.0",
             "0001:ff:1f.7",
             "10000:01:00.2",
+            "group:0000:3b:00.0",
+            "iommufd:0000:3b:00.0",
             "vfio-user:/run/nic0.sock",
             "vfio-user:a:b",
         ] {
@@ -156,6 +179,8 @@ mod tests {
             ("123456789:3b:00.0", "the domain"),
             ("vfio-user:", "path"),
             ("in-process:x", "object"),
+            ("iommufd:", "no '.'"),
+            ("group:iommufd:3b:00.0", "too many"),
         ] {
             let error = text.parse::<FunctionAddress>().expect_err(text).to_string();
             assert!(error.contains(reason), "{text:?} gave: {error}");

@@ -178,6 +178,8 @@ impl<'a> HostPages<'a> {
 pub fn open(address: &FunctionAddress) -> Result<Arc<dyn PciFunction>, FunctionError> {
     match address {
         FunctionAddress::Pci(pci) => Ok(Arc::new(Vfio::open(*pci)?)),
+        FunctionAddress::Group(pci) => Ok(Arc::new(Vfio::open_group(*pci)?)),
+        FunctionAddress::Iommufd(pci) => Ok(Arc::new(Vfio::open_iommufd(*pci)?)),
         FunctionAddress::VfioUser(path) => Ok(Arc::new(VfioUser::open(path)?)),
         FunctionAddress::InProcess(_) => Err(FunctionError::BadAddress {
             text: address.to_string(),

@@ -44,23 +44,27 @@ PACKAGES = [
 # What the initramfs loads to find the root disk and the shared folder.
 BOOT_MODULES = ["crc32c_generic", "virtio_pci", "virtio_blk", "ext4", "overlay", "9pnet_virtio", "9p", "virtio_console"]
 
+# Part of newer kernels, without a word of it in their list of built-in modules.
+NOT_EVERYWHERE = ["crc32c_generic"]
+
 
 class ImageError(Exception):
     """The image can't be built; says why."""
 
 
-def _digest(*parts):
-    digest = hashlib.sha256()
+def digest(*parts):
+    """A name for what is made from `parts`."""
+    whole = hashlib.sha256()
     for part in parts:
-        digest.update(b"%d:" % len(part) + part)
-    return digest.hexdigest()[:16]
+        whole.update(b"%d:" % len(part) + part)
+    return whole.hexdigest()[:16]
 
 
 def _names():
     """Folder names of the Debian and of what boots it."""
-    debian = _digest(repr((SUITE, BACKPORTS, PACKAGES)).encode())
+    debian = digest(repr((SUITE, BACKPORTS, PACKAGES)).encode())
     own = [path.read_bytes() for path in [HERE / "image.py", *sorted(GUEST.iterdir())]]
-    return "debian-" + debian, "boot-" + _digest(debian.encode(), *own)
+    return "debian-" + debian, "boot-" + digest(debian.encode(), *own)
 
 
 def mirror():
@@ -115,37 +119,39 @@ def build(log=print):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (debian / "complete").exists():
             log("lab: building %s, a minute or two" % debian.name)
-            _start_anew("debian-*", debian)
-            _bootstrap(debian)
-            _disk(debian)
+            start_anew("debian-*", debian)
+            bootstrap(debian, [p + "/" + SUITE + "-backports" for p in BACKPORTS] + PACKAGES)
+            for path in ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"]:
+                shutil.rmtree(debian / "root" / path, ignore_errors=True)
+            file_system(debian / "root", debian / "disk.img")
             (debian / "complete").touch()
         if not (boot / "complete").exists():
-            _start_anew("boot-*", boot)
-            for version in sorted(os.listdir(debian / "root/lib/modules")):
-                _kernel(debian / "root", boot / version, version)
+            start_anew("boot-*", boot)
+            for modules in sorted((debian / "root/lib/modules").iterdir()):
+                vmlinuz = debian / "root/boot" / ("vmlinuz-" + modules.name)
+                boot_folder(debian / "root", vmlinuz, modules, boot / modules.name)
             (boot / "complete").touch()
     return Image(debian, boot)
 
 
-def _start_anew(old, folder):
+def start_anew(old, folder):
+    """An empty folder in place of those that match."""
     for path in CACHE.glob(old):
         _unmount_below(path)
         shutil.rmtree(path)
     folder.mkdir()
 
 
-def _bootstrap(folder):
+def bootstrap(folder, packages):
+    """Makes a Debian with these packages in `folder/root`."""
     if not shutil.which("mmdebstrap"):
         raise ImageError("mmdebstrap is not installed (Debian package mmdebstrap; scripts/setup installs it)")
-    packages = [p + "/" + SUITE + "-backports" for p in BACKPORTS] + PACKAGES
     uri = mirror()
     command = ["mmdebstrap", "--variant=minbase", "--include=" + ",".join(packages), SUITE, str(folder / "root")]
     command += ["deb %s %s main" % (uri, SUITE), "deb %s %s-backports main" % (uri, SUITE)]
-    _run(command, folder / "bootstrap.log")
+    run(command, folder / "bootstrap.log")
     # Where it may not unmount what it mounted (some containers), it leaves /proc behind.
     _unmount_below(folder)
-    for path in ["var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"]:
-        shutil.rmtree(folder / "root" / path, ignore_errors=True)
 
 
 def _unmount_below(folder):
@@ -155,40 +161,42 @@ def _unmount_below(folder):
         subprocess.run(["umount", "--lazy", point], check=True)
 
 
-def _disk(folder):
-    root = folder / "root"
-    used = int(subprocess.run(["du", "-sm", str(root)], check=True, capture_output=True, text=True).stdout.split()[0])
+def file_system(tree, out):
+    """Makes an ext4 file system of a folder's content."""
+    used = int(subprocess.run(["du", "-sm", str(tree)], check=True, capture_output=True, text=True).stdout.split()[0])
     size = "%dM" % (used * 5 // 4 + 128)
-    _run(["mke2fs", "-q", "-t", "ext4", "-d", str(root), str(folder / "disk.img"), size], folder / "disk.log")
+    run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(out), size], out.with_suffix(".log"))
 
 
-def _kernel(root, out, version):
-    """Makes kernel and initramfs of one version: busybox, the boot modules, and the guest's own scripts."""
+def boot_folder(root, vmlinuz, modules, out):
+    """What boots a kernel: vmlinuz, and an initramfs of busybox, the boot modules, and the guest's own scripts.
+
+    `modules` is the kernel's /lib/modules/VERSION, or None where it has no modules.
+    """
     out.mkdir()
-    shutil.copy(root / "boot" / ("vmlinuz-" + version), out / "vmlinuz")
+    shutil.copy(vmlinuz, out / "vmlinuz")
     tree = out / "tree"
-    for sub in ["bin", "lib/modules/" + version, "lab"]:
+    for sub in ["bin", "modules", "lab"]:
         (tree / sub).mkdir(parents=True)
     shutil.copy(root / "usr/bin/busybox", tree / "bin/busybox")
     order = []
-    for module in BOOT_MODULES:
-        for path in _module_files(root, version, module):
+    for module in BOOT_MODULES if modules else []:
+        for path in _module_files(modules, module):
             if path.name not in order:
                 order.append(path.name)
-                shutil.copy(path, tree / "lib/modules" / version / path.name)
-    (tree / "modules").write_text("\n".join(order) + "\n")
+                shutil.copy(path, tree / "modules" / path.name)
+    (tree / "modules.list").write_text("".join(name + "\n" for name in order))
     for script in GUEST.iterdir():
         shutil.copy(script, tree / "lab" / script.name)
         (tree / "lab" / script.name).chmod(0o755)
     (tree / "init").symlink_to("lab/init")
     archive = "find . | %s cpio -o -H newc >../initramfs.cpio" % (root / "usr/bin/busybox")
-    _run(["sh", "-c", archive], out / "initramfs.log", cwd=tree)
+    run(["sh", "-c", archive], out / "initramfs.log", cwd=tree)
     shutil.rmtree(tree)
 
 
-def _module_files(root, version, module):
+def _module_files(folder, module):
     """The module's file and those that it depends on, in the order in which they load."""
-    folder = root / "lib/modules" / version
     builtin = {pathlib.Path(line).stem.replace("-", "_") for line in (folder / "modules.builtin").read_text().split()}
     if module.replace("-", "_") in builtin:
         return []
@@ -196,10 +204,17 @@ def _module_files(root, version, module):
         name, _, needs = line.partition(":")
         if re.sub(r"\.ko(\.\w+)?$", "", pathlib.Path(name).name).replace("-", "_") == module.replace("-", "_"):
             return [folder / n for n in reversed(needs.split())] + [folder / name]
-    raise ImageError("kernel %s has no module %s" % (version, module))
+    if module in NOT_EVERYWHERE:
+        return []
+    raise ImageError("kernel %s has no module %s" % (folder.name, module))
 
 
-def _run(command, log, cwd=None):
+def run(command, log, cwd=None):
+    """Runs a program, its output into a file.
+
+    # Errors
+    ImageError with the end of that output.
+    """
     with open(log, "wb") as out:
         code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd).returncode
     if code != 0:

@@ -9,6 +9,8 @@ import subprocess
 import threading
 import time
 
+from . import ending, kernels
+
 
 class GuestError(Exception):
     """A guest, or a command in it, did not do what it should; says which and where it stood."""
@@ -80,7 +82,7 @@ class Guest:
         self.models = models
         self.memory = memory
         self.cpus = cpus
-        self.kernel = image.kernel(kernel)
+        self.kernel = kernels.find(image, kernel)
         self.share = share or folder / "share"
         self.share.mkdir(exist_ok=True)
         self.iommu = iommu
@@ -106,12 +108,16 @@ class Guest:
         line += ["-object", "memory-backend-memfd,id=ram,size=%s,share=on" % self.memory]
         if self.iommu:
             line += ["-device", "intel-iommu,intremap=on,caching-mode=on"]
-        line += ["-kernel", str(self.kernel / "vmlinuz"), "-initrd", str(self.kernel / "initramfs.cpio")]
+        line += ["-kernel", str(self.kernel.folder / "vmlinuz"), "-initrd",
+                 str(self.kernel.folder / "initramfs.cpio")]
         line += ["-append", "console=ttyS0 panic=-1 lab.name=%s intel_iommu=%s %s"
                  % (self.name, "on" if self.iommu else "off", self.append)]
         line += ["-serial", "file:" + str(self.folder / "console.log")]
         line += ["-drive", "if=none,id=root,format=raw,readonly=on,file=" + str(self.image.disk)]
         line += ["-device", "virtio-blk-pci,drive=root"]
+        if self.kernel.modules:
+            line += ["-drive", "if=none,id=modules,format=raw,readonly=on,file=" + str(self.kernel.modules)]
+            line += ["-device", "virtio-blk-pci,drive=modules"]
         line += ["-fsdev", "local,id=share,security_model=none,path=" + str(self.share)]
         line += ["-device", "virtio-9p-pci,fsdev=share,mount_tag=share"]
         line += ["-chardev", "socket,id=agent,path=%s,server=on,wait=off" % agent]
@@ -134,7 +140,7 @@ class Guest:
         self.stderr = open(self.folder / "qemu.log", "wb")
         self.process = subprocess.Popen(
             self.command(), stdin=subprocess.DEVNULL, stdout=self.stderr, stderr=subprocess.STDOUT,
-            env=self.image.environment(), start_new_session=True)
+            env=self.image.environment(), start_new_session=True, preexec_fn=ending.with_this_process)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _connect(self):

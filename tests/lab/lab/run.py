@@ -13,13 +13,17 @@ import threading
 import time
 import traceback
 
-from . import image, qemu
+from . import ending, image, qemu
 
 RUNS = image.CACHE / "runs"
 
 
 class Failed(Exception):
     """What was checked is not so."""
+
+
+class TimeIsUp(Exception):
+    """The run took too long, or was told to end."""
 
 
 def as_json(result):
@@ -50,7 +54,8 @@ class Model:
         """Starts it; returns when it listens."""
         self.stderr = open(self.log, "wb")
         self.process = subprocess.Popen(self.line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=self.stderr, env=self.environment, start_new_session=True)
+                                        stderr=self.stderr, env=self.environment, start_new_session=True,
+                                        preexec_fn=ending.with_this_process)
         lines = queue.Queue()
         threading.Thread(target=self._read, args=(lines,), daemon=True).start()
         for _ in self.sockets:
@@ -89,8 +94,9 @@ class Model:
 class Run:
     """One run. A context manager, so that all that was started ends."""
 
-    def __init__(self, name, ferroce, folder=None):
+    def __init__(self, name, ferroce, folder=None, kernel="6.12"):
         self.name = name
+        self.kernel = kernel
         self.ferroce = pathlib.Path(ferroce).resolve()
         self.folder = pathlib.Path(folder) if folder else RUNS / name
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -114,6 +120,7 @@ class Run:
     def guest(self, name, **options):
         """Boots a guest with the ferroce program in its shared folder, and waits until it is ready."""
         self.image = self.image or image.build(self.note)
+        options.setdefault("kernel", self.kernel)
         guest = qemu.Guest(self.image, self.folder, name, **options)
         if not (guest.share / "ferroce").exists():
             shutil.copy(self.ferroce, guest.share / "ferroce")
@@ -150,19 +157,26 @@ class Run:
         (self.folder / "results.json").write_text(json.dumps(self.results, indent=1))
 
 
-def main(name, body):
-    """Runs `body(run, arguments)` as a program; exits with 0 when every check was right."""
+def main(name, body, options=lambda parser: None):
+    """Runs `body(run, arguments)` as a program; exits with 0 when every check was right.
+
+    `options` may add arguments of the program's own to the parser.
+    """
     parser = argparse.ArgumentParser(prog=name, description=body.__doc__)
     parser.add_argument("--ferroce", default=str(image.TOP / "target/release/ferroce"), help="the program to test")
     parser.add_argument("--folder", help="where logs go, target/lab/runs/%s by default" % name)
     parser.add_argument("--full", action="store_true", help="the long version")
+    parser.add_argument("--kernel", default="6.12", help="the guests' kernel: 6.12 (Debian's own), backports, iommufd")
+    parser.add_argument("--timeout", type=int, default=1800, help="seconds after which it ends and shows where it stood")
+    options(parser)
     arguments = parser.parse_args()
     if not os.access(arguments.ferroce, os.X_OK):
         sys.exit("%s: no program %s (cargo build --release)" % (name, arguments.ferroce))
-    with Run(name, arguments.ferroce, arguments.folder) as run:
+    ending.after(arguments.timeout, TimeIsUp)
+    with Run(name, arguments.ferroce, arguments.folder, arguments.kernel) as run:
         try:
             body(run, arguments)
-        except (Failed, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
+        except (Failed, TimeIsUp, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
             run.check("the run came to its end", False, error)
             traceback.print_exc()
             run.where()
