@@ -102,6 +102,30 @@ const fn cache_line_bytes() -> usize {
     }
 }
 
+/// Capabilities for tests that need no device.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A device with the limits of a ConnectX-4, as far as queue pairs are concerned.
+    pub(crate) fn caps() -> Caps {
+        let mut general = Box::new(CmdHcaCap::default());
+        general.set_log_max_qp_sz(15);
+        general.set_log_max_msg(30).unwrap();
+        general.set_max_wqe_sz_sq(1008);
+        general.set_max_wqe_sz_rq(512);
+        general.set_log_max_ra_req_qp(4).unwrap();
+        general.set_log_max_ra_res_qp(4).unwrap();
+        Caps {
+            general_max: general.clone(),
+            general,
+            atomic: None,
+            roce: None,
+            ethernet: None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -57,6 +57,25 @@ impl Gid {
             .map_or_else(|| IpAddr::V6(Ipv6Addr::from(self.0)), IpAddr::V4)
     }
 
+    /// Whether it is a multicast group's: an IPv6 multicast address, or an IPv4 one that is mapped.
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.to_ip().is_multicast()
+    }
+
+    /// The Ethernet address of a multicast group; `None` if it isn't one's. Source: RFC 1112, 6.4; RFC 2464, 7.
+    #[must_use]
+    pub fn group_mac(self) -> Option<MacAddress> {
+        let [.., a, b, c, d] = self.0;
+        if !self.is_multicast() {
+            None
+        } else if self.to_ipv4().is_some() {
+            Some(MacAddress([0x01, 0x00, 0x5e, b & 0x7f, c, d]))
+        } else {
+            Some(MacAddress([0x33, 0x33, a, b, c, d]))
+        }
+    }
+
     /// Whether all bits are 0: no address.
     #[must_use]
     pub fn is_unspecified(self) -> bool {
@@ -284,6 +303,18 @@ mod tests {
         );
         assert_eq!(Gid::link_local(MAC).to_string(), "fe80::202:c9ff:fe12:3456");
         assert_eq!(Gid::link_local(MAC).to_ipv4(), None);
+    }
+
+    #[test]
+    fn groups_have_their_ethernet_addresses() {
+        let mac = |ip: &str| {
+            Gid::from_ip(ip.parse().unwrap())
+                .group_mac()
+                .map(|mac| mac.to_string())
+        };
+        assert_eq!(mac("239.129.2.3").as_deref(), Some("01:00:5e:01:02:03"));
+        assert_eq!(mac("ff0e::1234:5678").as_deref(), Some("33:33:12:34:56:78"));
+        assert_eq!((mac("10.9.0.1"), mac("fe80::1"), mac("::")), (None, None, None));
     }
 
     #[test]

@@ -249,6 +249,15 @@ pub(crate) fn delete_l2_entry(hca: &Hca) -> Result<(), CommandError> {
     hca.exec(&DeleteL2TableEntry { index: L2_INDEX })
 }
 
+/// Largest path MTU for RoCE that the virtual port's MTU lets through; 0 if none does.
+pub(crate) fn active_path_mtu(hca: &Hca) -> Result<u16, CommandError> {
+    let hardware = match hca.exec(&QueryNicVportContext)?.mtu() {
+        0 => hca.exec(&ReadRegister::new(pmtu_index()))?.oper_mtu(),
+        mtu => mtu,
+    };
+    Ok(path_mtu(hardware.saturating_sub(HARDWARE_MTU_EXTRA)))
+}
+
 /// Everything about the port that the device says.
 pub(crate) fn query(hca: &Hca) -> Result<PortAttributes, StepError> {
     let vport = hca.exec(&QueryNicVportContext)?;

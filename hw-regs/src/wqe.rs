@@ -191,6 +191,13 @@ pub struct SrqNextSeg {
     pub rsvd1: [u8; 11],
 }
 
+/// Bit of [`Av::dqp_dct`]: the vector has its last 32 bytes.
+pub const AV_EXTENDED: u32 = 1 << 31;
+/// Bit of [`Av::grh_gid_fl`]: there is a GRH.
+pub const AV_GRH: u32 = 1 << 30;
+/// Where [`Av::grh_gid_fl`] has the source GID's index (8 bits).
+pub const AV_SGID_INDEX_SHIFT: u32 = 20;
+
 /// Address vector of a datagram (`av`): the first segment after the control segment of a UD WQE.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
@@ -203,7 +210,7 @@ pub struct Av {
     pub rsvd0: U32,
     /// Destination QPN `23:0`; bit 31: the vector is extended (48 bytes), always so on RoCE.
     pub dqp_dct: U32,
-    /// Static rate `7:4` and service level `3:0`.
+    /// Static rate `7:4`; service level `3:0`, on RoCE the Ethernet priority `3:1` (Linux mlx5_ib).
     pub stat_rate_sl: u8,
     /// Force loopback and source path bits.
     pub fl_mlid: u8,

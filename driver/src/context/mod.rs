@@ -12,7 +12,7 @@ mod service;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use ferroce_firmware_iface::command::Command;
@@ -46,6 +46,8 @@ pub struct Context {
     product: &'static str,
     uar: Arc<Uar>,
     gids: Arc<GidTable>,
+    /// Largest path MTU, once it was asked for.
+    path_mtu: OnceLock<u16>,
     /// Event queue of each completion vector, made when it is first asked for.
     completion_eqns: Vec<Mutex<Option<Eqn>>>,
     completion_eq_log_size: u8,
@@ -125,6 +127,7 @@ impl Context {
             product,
             uar,
             gids,
+            path_mtu: OnceLock::new(),
             completion_eqns: (0..vectors).map(|_| Mutex::default()).collect(),
             completion_eq_log_size: config.completion_eq_log_size,
             progress: Mutex::new(progress),
@@ -296,6 +299,20 @@ impl Context {
     /// A command failed.
     pub fn port_attributes(&self) -> Result<PortAttributes, StepError> {
         port::query(&self.hca)
+    }
+
+    /// Largest path MTU in bytes that the port's MTU lets through; that of opening, since the driver doesn't change it
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError`], the first time that it is asked for.
+    pub fn active_path_mtu(&self) -> Result<u16, CommandError> {
+        if let Some(mtu) = self.path_mtu.get() {
+            return Ok(*mtu);
+        }
+        let mtu = port::active_path_mtu(&self.hca)?;
+        Ok(*self.path_mtu.get_or_init(|| mtu))
     }
 
     /// What firmware says of its health, now.

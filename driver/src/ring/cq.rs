@@ -24,6 +24,10 @@ use crate::mmio::Doorbell;
 pub(crate) const CQE_BYTES: u32 = cqe::BYTES as u32;
 /// User index.
 const USER_INDEX: usize = offset_of!(Cqe64, srqn_uidx);
+/// GRH flags and remote QPN.
+const REMOTE: usize = offset_of!(Cqe64, flags_rqpn);
+/// Bit of [`RawWc::remote`] that tells a datagram; the CQE has nothing there.
+pub(crate) const DATAGRAM: u32 = 1 << 31;
 /// Immediate data.
 const IMMEDIATE: usize = USER_INDEX + 4;
 /// Byte count.
@@ -62,6 +66,8 @@ pub(crate) struct RawWc<T> {
     pub(crate) byte_len: u32,
     /// Immediate data (or invalidated key), host order.
     pub(crate) imm: u32,
+    /// Where a datagram came from, as the CQE has it, with [`DATAGRAM`]; 0 for all else.
+    pub(crate) remote: u32,
     pub(crate) wqe_index: u16,
     pub(crate) kind: Kind,
     /// 0 or the CQE's syndrome.
@@ -163,13 +169,18 @@ impl<T> CqRing<T> {
             last: entry.load_be64::<LAST>(),
         };
         let opcode = Cqe64::opcode(op_own);
-        let (wr_id, kind, imm) = if opcode == opcode::REQ {
+        let (wr_id, kind, imm, remote) = if opcode == opcode::REQ {
             let wr_id = queues.sq.as_mut()?.release_usual_at(cqe.wqe_index().into())?;
-            (wr_id, Kind::Send(cqe.send_opcode()), 0)
+            (wr_id, Kind::Send(cqe.send_opcode()), 0, 0)
         } else {
             let kind = recv_kind(opcode)?;
             let wr_id = queues.rq.as_mut()?.release_usual_next()?;
-            (wr_id, kind, entry.load_be32::<IMMEDIATE>())
+            let remote = if queues.datagram {
+                entry.load_be32::<REMOTE>() | DATAGRAM
+            } else {
+                0
+            };
+            (wr_id, kind, entry.load_be32::<IMMEDIATE>(), remote)
         };
         let byte_len = entry.load_be32::<BYTE_CNT>();
         self.ci = at.wrapping_add(1);
@@ -178,6 +189,7 @@ impl<T> CqRing<T> {
             qpn: queues.qpn,
             byte_len,
             imm,
+            remote,
             wqe_index: cqe.wqe_index(),
             kind,
             syndrome: 0,
@@ -208,6 +220,7 @@ impl<T> CqRing<T> {
         let cqe = Cqe {
             last: self.mem.load_be64::<LAST>(at),
         };
+        let datagram = entry.datagram;
         let next = match Cqe64::opcode(cqe.last as u8) {
             opcode::REQ => cqe.finish(entry, Kind::Send(cqe.send_opcode())),
             other => match recv_kind(other) {
@@ -225,6 +238,9 @@ impl<T> CqRing<T> {
             // An error CQE has no length and no immediate data in these places.
             wc.byte_len = self.mem.load_be32::<BYTE_CNT>(at);
             wc.imm = self.mem.load_be32::<IMMEDIATE>(at);
+            if datagram && !matches!(wc.kind, Kind::Send(_)) {
+                wc.remote = self.mem.load_be32::<REMOTE>(at) | DATAGRAM;
+            }
         }
         next
     }
@@ -342,6 +358,7 @@ impl Cqe {
             qpn: entry.qpn,
             byte_len: 0,
             imm: 0,
+            remote: 0,
             wqe_index: self.wqe_index(),
             kind,
             syndrome: 0,

@@ -71,6 +71,7 @@ impl Queue {
         self.cq.queues.insert(Entry {
             key,
             qpn: key + 1000,
+            datagram: false,
             filter: Filter::None,
             sq: Some(WqConsumer::new(sq.clone(), 16)),
             rq: Some(WqConsumer::new(rq.clone(), 16)),

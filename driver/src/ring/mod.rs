@@ -11,27 +11,68 @@
 //! the usual path. Access to ring memory is [`DmaRing`](crate::mem::DmaRing)'s, whose masked indices can't leave it; the
 //! only `unsafe` here is in `slots`: a box in an atomic cell, and a masked index.
 
+mod ah;
 mod cq;
 mod rq;
 mod seg;
 mod slots;
 mod sq;
+mod sq_limits;
 mod table;
 #[cfg(test)]
 mod testing;
 mod view;
 mod wr;
 
-pub(crate) use cq::{CQE_BYTES, CqRing, Kind, Next, RawWc};
+pub use ah::Ah;
+pub(crate) use cq::{CQE_BYTES, CqRing, DATAGRAM, Kind, Next, RawWc};
 pub(crate) use rq::{RqLimits, RqProducer, RqShape};
 pub(crate) use slots::{WqConsumer, WqShared};
-pub(crate) use sq::{MAX_WQE_BYTES, SqLimits, SqProducer, SqShape, WQEBB_BYTES};
+pub(crate) use sq::{MAX_WQE_BYTES, SqProducer, SqShape, WQEBB_BYTES};
+pub(crate) use sq_limits::SqLimits;
 pub(crate) use table::{Entry, Filter};
 pub(crate) use view::View;
 pub(crate) use wr::OWNED_KEY_BIT;
 pub use wr::{Lkey, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 
+use std::fmt;
+
 pub use ferroce_firmware_iface::cmds::QpState;
+
+/// The transport service of a queue pair (IBTA vol. 1, 9.3 and table 35).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum QpType {
+    /// Reliable connection: all operations, acknowledged and in order.
+    #[default]
+    Rc,
+    /// Unreliable connection: SEND and WRITE; what is lost is lost, a message arrives whole or not at all.
+    Uc,
+    /// Unreliable datagram: SENDs of one packet to any such queue pair.
+    Ud,
+    /// The port's QP 1, by which connections are managed: datagrams with the Q_Key
+    /// [`GSI_QKEY`](crate::verbs::GSI_QKEY).
+    Gsi,
+}
+
+impl QpType {
+    /// Whether it sends datagrams, each with an address of its own.
+    #[must_use]
+    pub fn is_datagram(self) -> bool {
+        matches!(self, QpType::Ud | QpType::Gsi)
+    }
+}
+
+impl fmt::Display for QpType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+            QpType::Gsi => "GSI",
+        })
+    }
+}
 
 /// Whether send requests are taken in that state (in ERR they are flushed). IBTA vol. 1, 10.3.1.
 fn can_post_send(state: QpState) -> bool {
@@ -99,11 +140,21 @@ pub enum PostError {
         /// Its length.
         asked: u32,
     },
+    /// The queue pair's transport service has no such operation (IBTA vol. 1, table 36).
+    #[error("a {qp_type} queue pair has no {operation}; {hint}")]
+    Operation {
+        /// Such as "RDMA READ".
+        operation: &'static str,
+        /// The queue pair's transport service.
+        qp_type: QpType,
+        /// What to do instead.
+        hint: &'static str,
+    },
     /// The device does no atomics.
     #[error("the device does no atomic operations")]
     NoAtomics,
-    /// The buffer is of another protection domain than the queue pair.
-    #[error("the buffer belongs to another protection domain than the queue pair")]
+    /// The buffer or address handle is of another protection domain than the queue.
+    #[error("the buffer or address handle belongs to another protection domain than the queue")]
     OtherPd,
     /// A part of a buffer that is not in it.
     #[error("bytes {start}..{end} are not all within a buffer of {len}")]

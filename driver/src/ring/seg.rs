@@ -1,6 +1,6 @@
 //! WQE segments as bytes, made from the layouts of `ferroce_hw_regs::wqe`.
 
-use ferroce_hw_regs::wqe::{AtomicSeg, CtrlSeg, DS_BYTES, DataSeg, INLINE_SEG, RaddrSeg};
+use ferroce_hw_regs::wqe::{AV_EXTENDED, AtomicSeg, CtrlSeg, DS_BYTES, DataSeg, INLINE_SEG, RaddrSeg};
 
 use super::wr::{RemoteAddr, Sge};
 
@@ -37,6 +37,15 @@ pub(super) fn atomic(swap_add: u64, compare: u64) -> [u8; 16] {
         swap_add: swap_add.into(),
         compare: compare.into()
     })
+}
+
+/// First segment of an address vector, with Q_Key and QPN filled in.
+#[inline(always)]
+pub(super) fn destination(first: &[u8; 16], qkey: u32, qpn: u32) -> [u8; 16] {
+    let mut segment = *first;
+    segment[0..4].copy_from_slice(&qkey.to_be_bytes());
+    segment[8..12].copy_from_slice(&(AV_EXTENDED | qpn).to_be_bytes());
+    segment
 }
 
 /// Data segment.

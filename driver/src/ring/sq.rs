@@ -17,8 +17,9 @@ use ferroce_hw_regs::wqe::{INLINE_LENGTH_MASK, WQEBB_BYTES as BLOCK, opcode};
 
 use super::seg;
 use super::slots::{META_BUFFER, META_INTERNAL, Slots, WqShared};
+use super::sq_limits::{Ends, Operation, SqLimits};
 use super::wr::{Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, total_len};
-use super::{PostError, QpState, can_post_send};
+use super::{Ah, PostError, QpState, QpType, can_post_send};
 use crate::barrier;
 use crate::mem::{DmaRing, RingRun};
 use crate::mmio::Doorbell;
@@ -29,25 +30,10 @@ pub(crate) const WQEBB_BYTES: u32 = BLOCK as u32;
 pub(crate) const MAX_WQE_BYTES: u32 = 63 * seg::BYTES;
 /// Most bytes of inline data: its header counts them in 10 bits.
 const MAX_INLINE_BYTES: u32 = INLINE_LENGTH_MASK;
-/// Segments before the data at most (control, remote address, atomic).
-const HEAD_SEGS: u32 = 3;
+/// Segments before the data at most (control, address vector).
+const HEAD_SEGS: u32 = 4;
 /// Segments in a block.
 const WQEBB_SEGS: u32 = WQEBB_BYTES / seg::BYTES;
-
-/// What a send queue was made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SqLimits {
-    /// Most outstanding requests.
-    pub(crate) max_wr: u32,
-    /// Most scatter/gather elements of one.
-    pub(crate) max_sge: u32,
-    /// Most bytes of inline data.
-    pub(crate) max_inline: u32,
-    /// Most bytes of a message.
-    pub(crate) max_msg: u64,
-    /// Whether the device does atomics.
-    pub(crate) atomics: bool,
-}
 
 /// Shape of a send ring that can hold what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,23 +49,33 @@ pub(crate) struct SqShape {
 impl SqShape {
     /// The shape for `max_wr` requests of up to `max_sge` elements or `max_inline` bytes. `None` only where the numbers
     /// overflow; whether the device can do it is the caller's to check.
-    pub(crate) fn new(max_wr: u32, max_sge: u32, max_inline: u32) -> Option<SqShape> {
-        // Control and remote address; the data; an atomic has its operands and one element besides.
+    pub(crate) fn new(qp_type: QpType, max_wr: u32, max_sge: u32, max_inline: u32) -> Option<SqShape> {
         let gather = max_sge.checked_mul(seg::BYTES)?;
         let inline = match max_inline {
             0 => 0,
             bytes => bytes.checked_add(4)?.checked_next_multiple_of(seg::BYTES)?,
         };
-        let data = gather.max(inline).max(2 * seg::BYTES);
-        let wqe_bytes = data.checked_add(2 * seg::BYTES)?;
+        // An atomic has its operands and one element.
+        let least = if qp_type == QpType::Rc { 2 } else { 1 };
+        let data = gather.max(inline).max(least * seg::BYTES);
+        let head = SqShape::head_bytes(qp_type);
+        let wqe_bytes = data.checked_add(head)?;
         let per_wr = wqe_bytes.div_ceil(WQEBB_BYTES);
         let blocks = max_wr.max(1).checked_mul(per_wr)?.checked_next_power_of_two()?;
-        let room = (per_wr * WQEBB_BYTES).min(MAX_WQE_BYTES) - 2 * seg::BYTES;
+        let room = (per_wr * WQEBB_BYTES).min(MAX_WQE_BYTES).saturating_sub(head + 4);
         Some(SqShape {
             blocks,
             wqe_bytes,
-            max_inline: (room - 4).min(MAX_INLINE_BYTES),
+            max_inline: room.min(MAX_INLINE_BYTES),
         })
+    }
+
+    /// Bytes in front of the data: control segment, and remote address or address vector.
+    pub(crate) fn head_bytes(qp_type: QpType) -> u32 {
+        match qp_type {
+            QpType::Rc | QpType::Uc => 2 * seg::BYTES,
+            QpType::Ud | QpType::Gsi => 4 * seg::BYTES,
+        }
     }
 }
 
@@ -301,17 +297,26 @@ impl Wqe<'_> {
     /// Writes the segments behind the control segment; the opcode, and immediate data or 0.
     #[inline(always)]
     fn describe(&mut self, op: &SendOp<'_>) -> Result<(u8, u32), PostError> {
+        let limits = self.limits;
         Ok(match op {
             SendOp::Send { data, imm } => {
-                self.payload::<DATA>(data)?;
-                match imm {
-                    Some(imm) => (opcode::SEND_IMM, *imm),
-                    None => (opcode::SEND, 0),
-                }
+                self.payload::<DATA>(data, limits.send, Operation::Send)?;
+                send_opcode(imm)
+            }
+            SendOp::SendTo {
+                data,
+                imm,
+                to,
+                qpn,
+                qkey,
+            } => {
+                self.address(to, qpn.get(), *qkey)?;
+                self.datagram(data)?;
+                send_opcode(imm)
             }
             SendOp::Write { data, remote, imm } => {
                 self.put::<16>(&seg::raddr(remote));
-                self.payload::<DATA_AFTER_RADDR>(data)?;
+                self.payload::<DATA_AFTER_RADDR>(data, limits.write, Operation::Write)?;
                 match imm {
                     Some(imm) => (opcode::RDMA_WRITE_IMM, *imm),
                     None => (opcode::RDMA_WRITE, 0),
@@ -319,7 +324,7 @@ impl Wqe<'_> {
             }
             SendOp::Read { into, remote } => {
                 self.put::<16>(&seg::raddr(remote));
-                self.gather::<DATA_AFTER_RADDR>(into)?;
+                self.gather::<DATA_AFTER_RADDR>(into, limits.read, Operation::Read)?;
                 (opcode::RDMA_READ, 0)
             }
             SendOp::CompareSwap {
@@ -352,23 +357,76 @@ impl Wqe<'_> {
         self.segs += 1;
     }
 
+    /// The segments of an address vector.
     #[inline(always)]
-    fn payload<const AT: usize>(&mut self, data: &Payload<'_>) -> Result<(), PostError> {
+    fn address(&mut self, to: &Ah, qpn: u32, qkey: u32) -> Result<(), PostError> {
+        if to.domain != self.limits.domain {
+            return Err(PostError::OtherPd);
+        }
+        let [first, second, third] = &to.vector;
+        self.put::<16>(&seg::destination(first, qkey, qpn));
+        self.put::<32>(second);
+        self.put::<48>(third);
+        Ok(())
+    }
+
+    /// The data behind an address vector, which fills the first block.
+    #[inline(always)]
+    fn datagram(&mut self, data: &Payload<'_>) -> Result<(), PostError> {
         match data {
-            Payload::Gather(sges) => self.gather::<AT>(sges),
-            Payload::Inline(bytes) => self.inline_data::<AT>(bytes),
+            Payload::Gather(sges) => {
+                self.check_sges(sges, self.limits.send_to, Operation::SendTo)?;
+                self.put_sges(sges);
+            }
+            Payload::Inline(bytes) => {
+                self.check_inline(bytes, self.limits.send_to, Operation::SendTo)?;
+                if !bytes.is_empty() {
+                    let (segment, rest) = first_inline(bytes);
+                    self.put_next(&segment);
+                    self.put_inline(rest);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn payload<const AT: usize>(
+        &mut self,
+        data: &Payload<'_>,
+        ends: Ends,
+        operation: Operation,
+    ) -> Result<(), PostError> {
+        match data {
+            Payload::Gather(sges) => self.gather::<AT>(sges, ends, operation),
+            Payload::Inline(bytes) => self.inline_data::<AT>(bytes, ends, operation),
         }
     }
 
     #[inline(always)]
-    fn gather<const AT: usize>(&mut self, sges: &[Sge]) -> Result<(), PostError> {
-        if sges.len() > self.limits.max_sge as usize {
-            return Err(PostError::TooManySges {
-                asked: sges.len(),
-                max: self.limits.max_sge,
-            });
+    fn check_sges(&self, sges: &[Sge], ends: Ends, operation: Operation) -> Result<(), PostError> {
+        if sges.len() >= ends.sges as usize {
+            return Err(self.limits.refuse_sges(operation, sges.len()));
         }
-        total_len(sges, self.limits.max_msg)?;
+        total_len(sges, self.limits.max_msg)
+    }
+
+    #[inline(always)]
+    fn check_inline(&self, bytes: &[u8], ends: Ends, operation: Operation) -> Result<(), PostError> {
+        if bytes.len() >= ends.inline as usize {
+            return Err(self.limits.refuse_inline(operation, bytes.len()));
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn gather<const AT: usize>(
+        &mut self,
+        sges: &[Sge],
+        ends: Ends,
+        operation: Operation,
+    ) -> Result<(), PostError> {
+        self.check_sges(sges, ends, operation)?;
         // A byte count of 0 would be read as 2 GiB.
         if let [sge] = sges {
             if sge.len != 0 {
@@ -376,31 +434,39 @@ impl Wqe<'_> {
             }
             return Ok(());
         }
+        self.put_sges(sges);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn put_sges(&mut self, sges: &[Sge]) {
         for sge in sges {
             if sge.len != 0 {
                 self.put_next(&seg::data(sge));
             }
         }
-        Ok(())
     }
 
     #[inline(always)]
-    fn inline_data<const AT: usize>(&mut self, bytes: &[u8]) -> Result<(), PostError> {
-        if bytes.len() > self.limits.max_inline as usize {
-            return Err(PostError::InlineTooLong {
-                asked: bytes.len(),
-                max: self.limits.max_inline,
-            });
-        }
+    fn inline_data<const AT: usize>(
+        &mut self,
+        bytes: &[u8],
+        ends: Ends,
+        operation: Operation,
+    ) -> Result<(), PostError> {
+        self.check_inline(bytes, ends, operation)?;
         if bytes.is_empty() {
             return Ok(());
         }
-        // The header and the first 12 bytes of data share the first segment.
-        let (first, rest) = bytes.split_at(bytes.len().min(12));
-        let mut segment = [0; 16];
-        segment[..4].copy_from_slice(&seg::inline_header(bytes.len() as u32).to_be_bytes());
-        segment[4..4 + first.len()].copy_from_slice(first);
+        let (segment, rest) = first_inline(bytes);
         self.put::<AT>(&segment);
+        self.put_inline(rest);
+        Ok(())
+    }
+
+    /// Inline data behind the first segment.
+    #[inline(always)]
+    fn put_inline(&mut self, rest: &[u8]) {
         let (whole, last) = rest.as_chunks::<16>();
         for chunk in whole {
             self.put_next(chunk);
@@ -410,7 +476,6 @@ impl Wqe<'_> {
             segment[..last.len()].copy_from_slice(last);
             self.put_next(&segment);
         }
-        Ok(())
     }
 
     #[inline(always)]
@@ -422,13 +487,10 @@ impl Wqe<'_> {
         compare: u64,
     ) -> Result<(), PostError> {
         if !self.limits.atomics {
-            return Err(PostError::NoAtomics);
+            return Err(self.limits.refuse_atomic());
         }
         if into.len != 8 {
             return Err(PostError::AtomicLength { asked: into.len });
-        }
-        if self.limits.max_sge == 0 {
-            return Err(PostError::TooManySges { asked: 1, max: 0 });
         }
         self.put::<16>(&seg::raddr(remote));
         self.put::<32>(&seg::atomic(swap_add, compare));
@@ -437,7 +499,25 @@ impl Wqe<'_> {
     }
 }
 
-const _: () = assert!(HEAD_SEGS * seg::BYTES < WQEBB_BYTES);
+#[inline(always)]
+fn send_opcode(imm: &Option<u32>) -> (u8, u32) {
+    match imm {
+        Some(imm) => (opcode::SEND_IMM, *imm),
+        None => (opcode::SEND, 0),
+    }
+}
+
+/// The header of inline data, which shares its segment with the first 12 bytes; and the bytes behind those.
+#[inline(always)]
+fn first_inline(bytes: &[u8]) -> ([u8; 16], &[u8]) {
+    let (first, rest) = bytes.split_at(bytes.len().min(12));
+    let mut segment = [0; 16];
+    segment[..4].copy_from_slice(&seg::inline_header(bytes.len() as u32).to_be_bytes());
+    segment[4..4 + first.len()].copy_from_slice(first);
+    (segment, rest)
+}
+
+const _: () = assert!(HEAD_SEGS * seg::BYTES <= WQEBB_BYTES);
 
 #[cfg(test)]
 #[path = "sq_tests.rs"]

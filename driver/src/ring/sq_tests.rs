@@ -1,3 +1,4 @@
+use ferroce_hw_regs::ids::Qpn;
 use ferroce_hw_regs::uar;
 use proptest::prelude::*;
 
@@ -6,13 +7,10 @@ use super::super::testing::{self, Rings};
 use super::super::wr::Lkey;
 use super::*;
 
-const LIMITS: SqLimits = SqLimits {
-    max_wr: 16,
-    max_sge: 4,
-    max_inline: 220,
-    max_msg: 1 << 30,
-    atomics: true,
-};
+/// RC, 16 requests, 4 elements, 220 bytes inline.
+fn limits() -> SqLimits {
+    SqLimits::new(QpType::Rc, 16, 4, 220, 1 << 30, true)
+}
 
 struct Queue {
     sq: SqProducer<String>,
@@ -88,7 +86,7 @@ fn wr(op: SendOp<'_>) -> SendWr<'_> {
 
 #[test]
 fn write_with_immediate_has_the_bytes_that_the_prm_shows() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     q.poison();
     let op = SendOp::Write {
         data: Payload::Gather(&[sge(0xaabb_ccdd_0011_2233, 0x1000)]),
@@ -118,7 +116,7 @@ fn write_with_immediate_has_the_bytes_that_the_prm_shows() {
 
 #[test]
 fn t12_atomics_have_their_operands_big_endian_and_in_order() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     let op = SendOp::CompareSwap {
         into: sge(0x10, 8),
         remote: REMOTE,
@@ -150,13 +148,7 @@ fn t12_atomics_have_their_operands_big_endian_and_in_order() {
 
 #[test]
 fn a_device_without_atomics_is_not_asked_for_them() {
-    let mut q = queue(
-        16,
-        SqLimits {
-            atomics: false,
-            ..LIMITS
-        },
-    );
+    let mut q = queue(16, SqLimits::new(QpType::Rc, 16, 4, 220, 1 << 30, false));
     let op = SendOp::FetchAdd {
         into: sge(0x10, 8),
         remote: REMOTE,
@@ -167,7 +159,7 @@ fn a_device_without_atomics_is_not_asked_for_them() {
 
 #[test]
 fn inline_data_and_zero_lengths() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     for len in [0usize, 1, 3, 4, 5, 11, 12, 13, 44, 45, 200, 220] {
         q.poison();
         let data: Vec<u8> = (0..len as u8).collect();
@@ -197,7 +189,7 @@ fn inline_data_and_zero_lengths() {
     }));
     assert_eq!(refused, Err(PostError::InlineTooLong { asked: 221, max: 220 }));
 
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     let sges = [sge(1, 0), sge(2, 5), sge(3, 0)];
     q.sq.post(&wr(SendOp::Send {
         data: Payload::Gather(&sges),
@@ -211,12 +203,7 @@ fn inline_data_and_zero_lengths() {
 #[test]
 fn q01_a_wqe_of_four_blocks_wraps_at_the_ring_end() {
     for start in [61u32, 62, 63] {
-        let limits = SqLimits {
-            max_wr: 16,
-            max_sge: 14,
-            ..LIMITS
-        };
-        let mut q = queue(64, limits);
+        let mut q = queue(64, SqLimits::new(QpType::Rc, 16, 14, 220, 1 << 30, true));
         // One-block requests up to the start, completed as they go.
         for i in 0..start {
             q.sq.post(&wr(SendOp::Send {
@@ -251,7 +238,7 @@ fn q01_a_wqe_of_four_blocks_wraps_at_the_ring_end() {
 
 #[test]
 fn q02_q04_exactly_max_send_wr_fit_and_a_refused_one_changes_nothing() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     for lap in 0..50u32 {
         for _ in 0..15 {
             q.sq.post(&wr(SendOp::Send {
@@ -303,7 +290,7 @@ fn q02_q04_exactly_max_send_wr_fit_and_a_refused_one_changes_nothing() {
 
 #[test]
 fn q03_only_rts_and_the_states_after_it_take_sends() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     let op = SendOp::Send {
         data: Payload::Gather(&[]),
         imm: None,
@@ -320,7 +307,7 @@ fn q03_only_rts_and_the_states_after_it_take_sends() {
 
 #[test]
 fn t19_too_many_elements_and_too_long_messages_are_refused() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     let sges = [sge(1, 1); 255];
     let remote = REMOTE;
     for n in [0usize, 1, 4, 5, 255] {
@@ -371,9 +358,174 @@ fn t19_too_many_elements_and_too_long_messages_are_refused() {
     );
 }
 
+/// The number of the protection domain of `address`.
+const DOMAIN: usize = 77;
+
+fn address(domain: usize) -> Ah {
+    let vector = std::array::from_fn(|i| i as u8 | 0x40);
+    Ah::from_parts(vector, domain, Arc::new(()))
+}
+
+fn send_to<'a>(data: Payload<'a>, to: &'a Ah, imm: Option<u32>) -> SendOp<'a> {
+    SendOp::SendTo {
+        data,
+        imm,
+        to,
+        qpn: Qpn::from_low_bits(0xab_cdef),
+        qkey: 0x1122_3344,
+    }
+}
+
+#[test]
+fn a_datagram_has_its_address_in_front_of_its_data() {
+    let limits = SqLimits::new(QpType::Ud, 16, 2, 60, 1024, false).in_domain(DOMAIN);
+    let mut q = queue(32, limits);
+    let to = address(DOMAIN);
+    q.poison();
+    let sges = [sge(0x10, 5), sge(0x20, 6)];
+    q.sq.post(&wr(send_to(Payload::Gather(&sges), &to, Some(0x0102_0304))))
+        .unwrap();
+    let wqe = q.bytes(0, 128);
+    #[rustfmt::skip]
+    assert_eq!(wqe[..64], [
+        0, 0, 0, 0x0b,  0xab, 0xcd, 0xef, 6,  0, 0, 0, 0x08,  1, 2, 3, 4,
+        0x11, 0x22, 0x33, 0x44,  0x44, 0x45, 0x46, 0x47,  0x80, 0xab, 0xcd, 0xef,  0x4c, 0x4d, 0x4e, 0x4f,
+        0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57, 0x58, 0x59, 0x5a, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f,
+        0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68, 0x69, 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x6f,
+    ]);
+    assert_eq!(wqe[64..68], 5u32.to_be_bytes());
+    assert_eq!(wqe[80..84], 6u32.to_be_bytes());
+    assert_eq!(wqe[96..], [0xa5; 32]);
+
+    // The data of the next one goes on at the start of the ring.
+    for _ in 0..14 {
+        q.sq.post(&wr(send_to(Payload::Inline(&[1; 60]), &to, None)))
+            .unwrap();
+    }
+    q.sq.post(&wr(send_to(Payload::Inline(&[7; 13]), &to, None)))
+        .unwrap();
+    let wqe = q.bytes(30 * 64, 128);
+    assert_eq!(wqe[..8], [0, 0, 30, 0x0a, 0xab, 0xcd, 0xef, 6]);
+    assert_eq!(
+        wqe[64..84],
+        [&0x8000_000du32.to_be_bytes()[..], &[7; 13], &[0; 3]].concat()
+    );
+    assert_eq!(q.consumer.release_at(30).unwrap().wr_id, 7);
+
+    let long = [sge(1, 1000), sge(2, 25)];
+    assert_eq!(
+        q.sq.post(&wr(send_to(Payload::Gather(&long), &to, None))),
+        Err(PostError::MessageTooLong {
+            asked: 1025,
+            max: 1024
+        })
+    );
+    assert_eq!(
+        q.sq.post(&wr(send_to(Payload::Gather(&[sge(1, 1); 3]), &to, None))),
+        Err(PostError::TooManySges { asked: 3, max: 2 })
+    );
+    let other = address(DOMAIN + 1);
+    assert_eq!(
+        q.sq.post(&wr(send_to(Payload::Gather(&[]), &other, None))),
+        Err(PostError::OtherPd)
+    );
+    q.sq.post(&wr(send_to(Payload::Inline(&[]), &to, None))).unwrap();
+    assert_eq!(q.bytes(7, 1), [4], "nothing behind the address");
+}
+
+#[test]
+fn each_service_posts_its_operations_and_no_others() {
+    let to = address(DOMAIN);
+    let (sges, none) = ([sge(1, 8)], [0u8; 0]);
+    let ops = [
+        (
+            "send",
+            SendOp::Send {
+                data: Payload::Gather(&sges),
+                imm: None,
+            },
+        ),
+        (
+            "send inline",
+            SendOp::Send {
+                data: Payload::Inline(&none),
+                imm: Some(1),
+            },
+        ),
+        (
+            "write",
+            SendOp::Write {
+                data: Payload::Gather(&[]),
+                remote: REMOTE,
+                imm: None,
+            },
+        ),
+        (
+            "write inline",
+            SendOp::Write {
+                data: Payload::Inline(&[1]),
+                remote: REMOTE,
+                imm: Some(1),
+            },
+        ),
+        (
+            "read",
+            SendOp::Read {
+                into: &[],
+                remote: REMOTE,
+            },
+        ),
+        (
+            "swap",
+            SendOp::CompareSwap {
+                into: sges[0],
+                remote: REMOTE,
+                compare: 1,
+                swap: 2,
+            },
+        ),
+        (
+            "add",
+            SendOp::FetchAdd {
+                into: sges[0],
+                remote: REMOTE,
+                add: 1,
+            },
+        ),
+        ("to", send_to(Payload::Gather(&[]), &to, None)),
+        ("to inline", send_to(Payload::Inline(&[1]), &to, None)),
+    ];
+    for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi] {
+        let limits = SqLimits::new(qp_type, 16, 1, 28, 256, true).in_domain(DOMAIN);
+        let mut q = queue(32, limits);
+        q.poison();
+        for (name, op) in ops {
+            let allowed = match qp_type {
+                QpType::Rc => !name.starts_with("to"),
+                QpType::Uc => name.starts_with("send") || name.starts_with("write"),
+                QpType::Ud | QpType::Gsi => name.starts_with("to"),
+            };
+            let before = q.sq.outstanding();
+            match q.sq.post(&wr(op)) {
+                Ok(()) => assert!(allowed, "{qp_type} posts {name}"),
+                Err(error @ PostError::Operation { .. }) => {
+                    assert!(!allowed, "{qp_type}, {name}: {error}");
+                    assert!(
+                        error
+                            .to_string()
+                            .starts_with(&format!("a {qp_type} queue pair has no "))
+                    );
+                    assert_eq!(q.sq.outstanding(), before);
+                }
+                Err(error) => panic!("{qp_type}, {name}: {error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn a_buffer_rests_in_its_slot_and_comes_back() {
-    let mut q = queue(16, LIMITS);
+    let mut q = queue(16, limits());
     let unsignaled = SendWr {
         flags: SendFlags::empty(),
         ..wr(SendOp::Send {
@@ -394,15 +546,22 @@ fn a_buffer_rests_in_its_slot_and_comes_back() {
 
 #[test]
 fn shapes_hold_what_was_asked_for() {
-    let one = SqShape::new(16, 1, 0).unwrap();
+    let of = |max_wr, max_sge, max_inline| SqShape::new(QpType::Rc, max_wr, max_sge, max_inline);
+    let one = of(16, 1, 0).unwrap();
     assert_eq!((one.blocks, one.wqe_bytes, one.max_inline), (16, 64, 28));
-    let two = SqShape::new(17, 2, 29).unwrap();
+    let two = of(17, 2, 29).unwrap();
     assert_eq!((two.blocks, two.wqe_bytes), (64, 80));
     assert_eq!(two.max_inline, 128 - 32 - 4);
-    assert_eq!(SqShape::new(1, 61, 0).unwrap().wqe_bytes, MAX_WQE_BYTES);
-    assert!(SqShape::new(u32::MAX, 1, 0).is_none());
-    assert!(SqShape::new(1, u32::MAX, 0).is_none());
-    assert!(SqShape::new(1, 1, u32::MAX).is_none());
+    assert_eq!(of(1, 61, 0).unwrap().wqe_bytes, MAX_WQE_BYTES);
+    assert!(of(u32::MAX, 1, 0).is_none());
+    assert!(of(1, u32::MAX, 0).is_none());
+    assert!(of(1, 1, u32::MAX).is_none());
+    let ud = SqShape::new(QpType::Ud, 16, 1, 0).unwrap();
+    assert_eq!((ud.blocks, ud.wqe_bytes, ud.max_inline), (32, 80, 60));
+    let ud = SqShape::new(QpType::Ud, 1, 0, 61).unwrap();
+    assert_eq!((ud.blocks, ud.wqe_bytes), (4, 144));
+    let uc = SqShape::new(QpType::Uc, 16, 1, 0).unwrap();
+    assert_eq!((uc.blocks, uc.wqe_bytes), (16, 48), "no atomics");
 }
 
 /// What a device would find at `pi`: the number of blocks of the WQE, which begins with its own index.
@@ -419,8 +578,7 @@ proptest! {
         steps in prop::collection::vec((0usize..6, 0usize..45, 0u32..4), 1..300),
         start in prop_oneof![Just(0u32), Just(0xfff0u32)],
     ) {
-        let limits = SqLimits { max_wr: 8, max_sge: 5, max_inline: 44, max_msg: 1 << 30, atomics: true };
-        let mut q = queue(16, limits);
+        let mut q = queue(16, SqLimits::new(QpType::Rc, 8, 5, 44, 1 << 30, true));
         q.sq.pi = start;
         q.sq.rung = start;
         let mut device = start; // next block that the device fetches

@@ -26,8 +26,10 @@ pub(crate) enum Filter {
 pub(crate) struct Entry<T> {
     /// The QP's user index.
     pub(crate) key: u32,
-    /// The QP's number.
+    /// The QP's number, as its peers know it.
     pub(crate) qpn: u32,
+    /// Its receives say where the message came from.
+    pub(crate) datagram: bool,
     /// Which completions are dropped.
     pub(crate) filter: Filter,
     /// Its send queue, if it completes here.
@@ -41,6 +43,7 @@ impl<T> Entry<T> {
         Entry {
             key: EMPTY,
             qpn: 0,
+            datagram: false,
             filter: Filter::None,
             sq: None,
             rq: None,

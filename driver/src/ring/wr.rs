@@ -1,8 +1,9 @@
 //! Work requests: what a caller posts.
 
 use bitflags::bitflags;
+use ferroce_hw_regs::ids::Qpn;
 
-use super::PostError;
+use super::{Ah, PostError};
 
 /// Keys whose low byte has this bit belong to buffers that are moved into requests. Those memory keys are never in a
 /// caller's hands, so that no request but the one that owns such a buffer can name it. See [`Lkey`].
@@ -99,6 +100,20 @@ pub enum SendOp<'a> {
         data: Payload<'a>,
         /// Immediate data, in host order; on the wire most significant byte first.
         imm: Option<u32>,
+    },
+    /// SEND of one datagram, of at most the port's path MTU, to a UD or GSI queue pair.
+    SendTo {
+        /// What to send.
+        data: Payload<'a>,
+        /// Immediate data, in host order.
+        imm: Option<u32>,
+        /// The way there; of the queue pair's protection domain.
+        to: &'a Ah,
+        /// The queue pair there; 0xffffff for all that are attached to a multicast group.
+        qpn: Qpn,
+        /// The Q_Key that the queue pair there has. With the highest bit set, this side's queue pair's own is sent
+        /// instead (IBTA vol. 1, 10.2.5).
+        qkey: u32,
     },
     /// RDMA WRITE. With immediate data it also completes the peer's next receive request.
     Write {

@@ -1,23 +1,19 @@
-//! What a queue pair is made for, and what each change of its state needs.
+//! What a queue pair is made for.
 
-use ferroce_hw_regs::ids::Qpn;
-
-use super::error::{CreateError, LimitError, ModifyError};
-use super::mkey::Access;
-use super::path::{Mtu, Path};
+use super::error::{CreateError, LimitError};
 use crate::caps::Caps;
-use crate::ring::{QpState, RqLimits, RqShape, SqLimits, SqShape};
+use crate::ring::{QpType, RqLimits, RqShape, SqLimits, SqShape};
 
-/// Largest QPN or PSN.
-const MAX_24: u64 = 0xff_ffff;
-/// Bytes of a WQE in front of its data: control and remote address segments.
-const WQE_HEAD: u64 = 32;
 /// Bytes of a data segment.
 const SEGMENT: u64 = 16;
+/// Bytes of a management datagram (IBTA vol. 1, 13.4.2), the longest that QP 1 sends.
+const MAD_BYTES: u64 = 256;
 
 /// What a queue pair shall be made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
+    /// The transport service.
+    pub qp_type: QpType,
     /// Most send requests outstanding at a time; 0 for a queue pair that only receives. Granted exactly.
     pub max_send_wr: u32,
     /// Most receive requests outstanding at a time; 0 for a queue pair that only sends. Granted exactly.
@@ -31,9 +27,10 @@ pub struct QpConfig {
 }
 
 impl Default for QpConfig {
-    /// 128 requests each way, one element each, 28 bytes inline.
+    /// RC, 128 requests each way, one element each, 28 bytes inline.
     fn default() -> QpConfig {
         QpConfig {
+            qp_type: QpType::Rc,
             max_send_wr: 128,
             max_recv_wr: 128,
             max_send_sge: 1,
@@ -52,11 +49,23 @@ pub(super) struct Shapes {
 }
 
 impl QpConfig {
-    /// Checks the config against the device's limits.
-    pub(super) fn shapes(&self, caps: &Caps, atomics: bool) -> Result<Shapes, CreateError> {
+    /// Checks the config against the device's limits. A datagram is at most `path_mtu` bytes.
+    pub(super) fn shapes(&self, caps: &Caps, atomics: bool, path_mtu: u64) -> Result<Shapes, CreateError> {
         let general = caps.general();
         let ring = 1u64 << general.log_max_qp_sz().min(16);
         let max_msg = 1u64 << general.log_max_msg().min(31);
+        let offered = match self.qp_type {
+            QpType::Rc => Ok(()),
+            QpType::Uc if !general.uc() => Err("it has no UC queue pairs (uc)"),
+            QpType::Ud if !general.ud() => Err("it has no UD queue pairs (ud)"),
+            QpType::Uc | QpType::Ud | QpType::Gsi => Ok(()),
+        };
+        offered.map_err(|what| CreateError::Capability { what })?;
+        let longest_send = match self.qp_type {
+            QpType::Rc | QpType::Uc => max_msg,
+            QpType::Ud => path_mtu,
+            QpType::Gsi => path_mtu.min(MAD_BYTES),
+        };
         let sq_wqe = u64::from(general.max_wqe_sz_sq()).min(crate::ring::MAX_WQE_BYTES.into());
         let rq_wqe = u64::from(general.max_wqe_sz_rq());
         if self.max_send_wr == 0 && self.max_recv_wr == 0 {
@@ -67,7 +76,7 @@ impl QpConfig {
         let sq = match self.max_send_wr {
             0 => None,
             _ => {
-                let (shape, limits) = self.sq_shape(ring, sq_wqe, max_msg, atomics)?;
+                let (shape, limits) = self.sq_shape(ring, sq_wqe, longest_send, atomics)?;
                 granted.max_inline_data = limits.max_inline;
                 Some((shape, limits))
             }
@@ -86,7 +95,7 @@ impl QpConfig {
         max_msg: u64,
         atomics: bool,
     ) -> Result<(SqShape, SqLimits), LimitError> {
-        let room = wqe.saturating_sub(WQE_HEAD);
+        let room = wqe.saturating_sub(SqShape::head_bytes(self.qp_type).into());
         let size = "is what fits the device's largest send WQE (max_wqe_sz_sq)";
         LimitError::check(
             "QP",
@@ -95,7 +104,7 @@ impl QpConfig {
             0..=room / SEGMENT,
             size,
         )?;
-        let inline = room.saturating_sub(4).min(1023);
+        let inline = room.saturating_sub(4).min(1023).min(max_msg);
         LimitError::check(
             "QP",
             "max_inline_data",
@@ -112,23 +121,21 @@ impl QpConfig {
             max,
             reason: blocks,
         };
-        let shape = SqShape::new(1, self.max_send_sge, self.max_inline_data).ok_or(refuse(0))?;
+        let shape =
+            SqShape::new(self.qp_type, 1, self.max_send_sge, self.max_inline_data).ok_or(refuse(0))?;
         let max_wr = ring / u64::from(shape.wqe_bytes.div_ceil(crate::ring::WQEBB_BYTES));
         LimitError::check("QP", "max_send_wr", self.max_send_wr.into(), 0..=max_wr, blocks)?;
-        let shape = SqShape::new(self.max_send_wr, self.max_send_sge, self.max_inline_data);
+        let shape = SqShape::new(
+            self.qp_type,
+            self.max_send_wr,
+            self.max_send_sge,
+            self.max_inline_data,
+        );
         let shape = shape.ok_or(refuse(max_wr))?;
         let max_inline = shape.max_inline.min(inline as u32);
         let (max_wr, max_sge) = (self.max_send_wr, self.max_send_sge);
-        Ok((
-            shape,
-            SqLimits {
-                max_wr,
-                max_sge,
-                max_inline,
-                max_msg,
-                atomics,
-            },
-        ))
+        let limits = SqLimits::new(self.qp_type, max_wr, max_sge, max_inline, max_msg, atomics);
+        Ok((shape, limits))
     }
 
     fn rq_shape(&self, ring: u64, wqe: u64, max_msg: u64) -> Result<(RqShape, RqLimits), LimitError> {
@@ -159,183 +166,3 @@ impl QpConfig {
         ))
     }
 }
-
-/// What the way from RESET to INIT needs, and from INIT to INIT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToInit {
-    /// The port, from 1.
-    pub port: u8,
-    /// Index in the table of partition keys; RoCE has only index 0.
-    pub pkey_index: u16,
-    /// What the peer's requests may do. `LOCAL_WRITE` has no meaning here, nor has `REMOTE_ATOMIC` where the device does no
-    /// atomics: then no region allows them.
-    pub access: Access,
-}
-
-impl Default for ToInit {
-    /// Port 1, all remote access: what is reachable is up to the memory regions.
-    fn default() -> ToInit {
-        ToInit {
-            port: 1,
-            pkey_index: 0,
-            access: Access::all(),
-        }
-    }
-}
-
-/// What the way from INIT to RTR needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToRtr {
-    /// The way to the peer.
-    pub path: Path,
-    /// Path MTU; both sides have the same.
-    pub mtu: Mtu,
-    /// The peer's queue pair.
-    pub remote_qpn: Qpn,
-    /// PSN of the peer's first packet (24 bits).
-    pub rq_psn: u32,
-    /// Most READs and atomics of the peer in progress at a time.
-    pub max_dest_rd_atomic: u8,
-    /// How long the peer shall wait when it finds no receive posted, as a code of 5 bits (IBTA vol. 1, table 45): 12 is
-    /// 0.64 ms, 1 is 0.01 ms, 0 is 655.36 ms.
-    pub min_rnr_timer: u8,
-}
-
-impl ToRtr {
-    /// The usual values: MTU 1024, 16 READs at a time, 0.64 ms.
-    pub fn new(path: Path, remote_qpn: Qpn, rq_psn: u32) -> ToRtr {
-        ToRtr {
-            path,
-            mtu: Mtu::Mtu1024,
-            remote_qpn,
-            rq_psn,
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: 12,
-        }
-    }
-
-    pub(super) fn check(&self, caps: &Caps) -> Result<(), ModifyError> {
-        let max = 1u64 << caps.general().log_max_ra_res_qp().min(7);
-        let reason = "is the device's limit (log_max_ra_res_qp)";
-        LimitError::check(
-            "QP to RTR",
-            "max_dest_rd_atomic",
-            self.max_dest_rd_atomic.into(),
-            0..=max,
-            reason,
-        )?;
-        let reason = "is what its 5 bits hold";
-        LimitError::check(
-            "QP to RTR",
-            "min_rnr_timer",
-            self.min_rnr_timer.into(),
-            0..=31,
-            reason,
-        )?;
-        let reason = "is what a PSN's 24 bits hold";
-        LimitError::check("QP to RTR", "rq_psn", self.rq_psn.into(), 0..=MAX_24, reason)?;
-        Ok(())
-    }
-}
-
-/// What the way from RTR to RTS needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToRts {
-    /// PSN of this side's first packet (24 bits): the peer's `rq_psn`.
-    pub sq_psn: u32,
-    /// How long an answer is waited for: 4.096 us * 2^timeout, 0 for ever (5 bits).
-    pub timeout: u8,
-    /// How often a request is repeated when no answer comes (3 bits).
-    pub retry_count: u8,
-    /// How often a request is repeated when the peer has no receive posted; 7 is for ever (3 bits).
-    pub rnr_retry: u8,
-    /// Most READs and atomics of this side in progress at a time, at most the peer's `max_dest_rd_atomic`.
-    pub max_rd_atomic: u8,
-}
-
-impl ToRts {
-    /// The usual values: 67 ms, 7 retries, RNR retries for ever, 16 READs at a time.
-    pub fn new(sq_psn: u32) -> ToRts {
-        ToRts {
-            sq_psn,
-            timeout: 14,
-            retry_count: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 16,
-        }
-    }
-
-    pub(super) fn check(&self, caps: &Caps) -> Result<(), ModifyError> {
-        let max = 1u64 << caps.general().log_max_ra_req_qp().min(7);
-        let reason = "is the device's limit (log_max_ra_req_qp)";
-        LimitError::check(
-            "QP to RTS",
-            "max_rd_atomic",
-            self.max_rd_atomic.into(),
-            0..=max,
-            reason,
-        )?;
-        let reason = "is what its bits hold";
-        LimitError::check("QP to RTS", "timeout", self.timeout.into(), 0..=31, reason)?;
-        LimitError::check("QP to RTS", "retry_count", self.retry_count.into(), 0..=7, reason)?;
-        LimitError::check("QP to RTS", "rnr_retry", self.rnr_retry.into(), 0..=7, reason)?;
-        LimitError::check("QP to RTS", "sq_psn", self.sq_psn.into(), 0..=MAX_24, reason)?;
-        Ok(())
-    }
-}
-
-/// What can be changed while a queue pair is in RTS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Update {
-    /// What the peer's requests may do.
-    pub access: Option<Access>,
-    /// See [`ToRtr::min_rnr_timer`].
-    pub min_rnr_timer: Option<u8>,
-}
-
-/// What the device says of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct QpAttributes {
-    /// Its state now.
-    pub state: QpState,
-    /// The way to the peer.
-    pub path: Path,
-    /// Path MTU, if there is one.
-    pub mtu: Option<Mtu>,
-    /// The peer's queue pair.
-    pub remote_qpn: Qpn,
-    /// PSN of the next packet expected.
-    pub rq_psn: u32,
-    /// PSN of the next packet to be sent.
-    pub sq_psn: u32,
-    /// See [`ToRts::timeout`].
-    pub timeout: u8,
-    /// See [`ToRts::retry_count`].
-    pub retry_count: u8,
-    /// See [`ToRts::rnr_retry`].
-    pub rnr_retry: u8,
-    /// See [`ToRtr::min_rnr_timer`].
-    pub min_rnr_timer: u8,
-    /// What the peer's requests may do.
-    pub access: Access,
-}
-
-/// log2 of a number of READs, rounded up.
-pub(super) fn log_depth(count: u8) -> u8 {
-    count.max(1).next_power_of_two().trailing_zeros() as u8
-}
-
-/// Whether the standard has that transition for RC queue pairs (IBTA vol. 1, 10.3.1, figure 124). ERR and RESET can be
-/// reached from anywhere.
-pub(super) fn allowed(from: QpState, to: QpState) -> bool {
-    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd};
-    matches!(
-        (from, to),
-        (_, Reset | Err) | (Reset | Init, Init) | (Init, Rtr) | (Rtr | Rts | Sqd, Rts) | (Rts | Sqd, Sqd)
-    )
-}
-
-#[cfg(test)]
-#[path = "attr_tests.rs"]
-mod tests;

@@ -98,12 +98,22 @@ pub(super) struct Consumers {
     pub(super) rq: Option<WqConsumer<LocalInner>>,
 }
 
+/// How completions name a queue pair, and how they are shown.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    /// Its user index.
+    pub(super) key: u32,
+    /// The number that its peers know.
+    pub(super) qpn: u32,
+    /// Its receives say where the message came from.
+    pub(super) datagram: bool,
+}
+
 /// What a queue pair tells the poller.
 #[derive(Debug)]
 pub(super) enum Message {
     Attach {
-        key: u32,
-        qpn: u32,
+        identity: Identity,
         consumers: Consumers,
         attachment: Attachment,
     },
@@ -267,10 +277,9 @@ impl Cq {
     }
 
     /// A QP joins, before anything of it can complete.
-    pub(super) fn attach(&self, reservation: Reservation, key: u32, qpn: u32, consumers: Consumers) {
+    pub(super) fn attach(&self, reservation: Reservation, identity: Identity, consumers: Consumers) {
         self.send(Message::Attach {
-            key,
-            qpn,
+            identity,
             consumers,
             attachment: reservation.0,
         });

@@ -7,7 +7,7 @@ use ferroce_firmware_iface::layout::ValueTooWide;
 use crate::error::{CommandError, StepError};
 use crate::function::FunctionError;
 use crate::mem::DmaError;
-use crate::ring::{PostError, QpState};
+use crate::ring::{PostError, QpState, QpType};
 
 /// A number that the device doesn't take.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -168,6 +168,36 @@ pub enum ModifyError {
         /// The state it was to go to.
         to: QpState,
     },
+    /// The transition needs something that was not given.
+    #[error("the way to {to} of a {qp_type} queue pair needs {attribute}")]
+    NeedsAttribute {
+        /// The transport service.
+        qp_type: QpType,
+        /// The state it was to go to.
+        to: QpState,
+        /// What is missing.
+        attribute: &'static str,
+    },
+    /// The transport service has no such attribute.
+    #[error("the way to {to} of a {qp_type} queue pair has no {attribute}; leave it out, or 0")]
+    NoAttribute {
+        /// The transport service.
+        qp_type: QpType,
+        /// The state it was to go to.
+        to: QpState,
+        /// What was given.
+        attribute: &'static str,
+    },
+    /// Another call is for queue pairs of that transport service.
+    #[error("{call} is not for a {qp_type} queue pair; use {instead}")]
+    OtherService {
+        /// What was called.
+        call: &'static str,
+        /// The transport service.
+        qp_type: QpType,
+        /// What to call.
+        instead: &'static str,
+    },
     /// A number that the device doesn't take.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -220,6 +250,22 @@ pub enum PathError {
     BadMac {
         /// The address.
         dmac: String,
+    },
+    /// A connection's peer is no multicast group; only an address handle can lead to one.
+    #[error("path: dgid {dgid} is a multicast group's, which only datagrams reach")]
+    Multicast {
+        /// The group.
+        dgid: String,
+    },
+    /// The MAC address is not that of the multicast group.
+    #[error("path: dmac {dmac} is not {expected}, which is that of the multicast group {dgid}")]
+    GroupMac {
+        /// The address.
+        dmac: String,
+        /// The group's.
+        expected: String,
+        /// The group.
+        dgid: String,
     },
     /// The packets would die at the first hop.
     #[error("path: hop_limit is 0; at least 1 is needed")]

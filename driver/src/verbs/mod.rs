@@ -4,6 +4,7 @@
 //! Context <-- Pd <-- Mr, CallerMr, LocalBuffer        memory
 //!         <-- Cq, CqPoller                            completions
 //!             Pd, Cq <-- Qp                           requests
+//!             Pd <-- Ah                               ways of datagrams
 //! ```
 //!
 //! An object holds what it needs, so that any order of drops is right; dropping destroys in firmware too, and
@@ -21,12 +22,14 @@
 //! A request names regions by key and address, and holds none of them: a region that is dropped is ended in firmware
 //! before its memory goes, and what is still in flight then fails with a protection error.
 
+mod ah;
 mod atomics;
 mod attr;
 mod counters;
 mod cq;
 mod cq_memory;
 mod error;
+mod grh;
 mod local;
 mod mkey;
 mod mr;
@@ -37,17 +40,19 @@ mod poller;
 mod post;
 mod qp;
 mod qp_parts;
+mod to_state;
 mod transitions;
 mod user_index;
 mod wc;
 
-pub use attr::{QpAttributes, QpConfig, ToInit, ToRtr, ToRts, Update};
+pub use attr::QpConfig;
 pub use counters::{CounterSet, Counters};
 pub use cq::{Cq, CqConfig};
 pub use error::{
     BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError, Refused,
     WaitError,
 };
+pub use grh::{GRH_BYTES, GlobalHeader, GrhError, NetworkType};
 pub use local::LocalBuffer;
 pub use mkey::Access;
 pub use mr::{CallerMr, Mr};
@@ -56,7 +61,8 @@ pub use pd::Pd;
 pub use poller::CqPoller;
 pub use post::BufferOp;
 pub use qp::Qp;
-pub use wc::{Wc, WcError, WcOpcode, WcStatus, WcSuccess};
+pub use to_state::{GSI_QKEY, QpAttributes, ToInit, ToRtr, ToRts, Update};
+pub use wc::{Datagram, Wc, WcError, WcOpcode, WcStatus, WcSuccess};
 
 /// What moves between threads, and what is shared between them.
 const _: () = {
@@ -71,8 +77,9 @@ const _: () = {
     shared::<CallerMr>();
     shared::<LocalBuffer>();
     shared::<CounterSet>();
+    shared::<Ah>();
 };
 
 pub use crate::ring::{
-    Lkey, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    Ah, Lkey, Payload, PostError, QpState, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };

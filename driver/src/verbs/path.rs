@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ferroce_firmware_iface::layout::ValueTooWide;
 use ferroce_firmware_iface::layouts::{Ads, RoceCap};
+use ferroce_hw_regs::wqe::{AV_GRH, AV_SGID_INDEX_SHIFT, Av};
 
 use super::error::PathError;
 use crate::context::Context;
@@ -72,7 +73,7 @@ pub struct Path {
     pub dgid: Gid,
     /// Index of this side's GID in the device's table.
     pub sgid_index: u16,
-    /// MAC address of the next hop: the peer's, or a router's.
+    /// MAC address of the next hop: the peer's, or a router's; of a multicast group, the group's.
     pub dmac: MacAddress,
     /// Routers that packets may pass, at least 1 (IPv4 time to live).
     pub hop_limit: u8,
@@ -107,8 +108,23 @@ impl Path {
         Path::new(sgid_index, Gid::from_ip(address), dmac)
     }
 
-    /// Checks the path; the source GID's entry.
+    /// A path to a multicast group, for an address handle: its MAC address follows from it.
+    pub fn to_group(sgid_index: u16, group: IpAddr) -> Path {
+        let group = Gid::from_ip(group);
+        Path::new(sgid_index, group, group.group_mac().unwrap_or_default())
+    }
+
+    /// Checks the path of a connection; the source GID's entry.
     pub(super) fn check(&self, context: &Context) -> Result<GidEntry, PathError> {
+        if self.dgid.is_multicast() {
+            let dgid = self.dgid.to_ip().to_string();
+            return Err(PathError::Multicast { dgid });
+        }
+        self.check_any(context)
+    }
+
+    /// Checks the path, which may lead to a multicast group; the source GID's entry.
+    pub(super) fn check_any(&self, context: &Context) -> Result<GidEntry, PathError> {
         let (index, entries) = (self.sgid_index, context.gids().size() as u16);
         if index >= entries {
             return Err(PathError::NoSuchIndex { index, entries });
@@ -130,11 +146,7 @@ impl Path {
                 index: self.sgid_index,
             });
         }
-        if !self.dmac.is_unicast() {
-            return Err(PathError::BadMac {
-                dmac: self.dmac.to_string(),
-            });
-        }
+        self.check_mac()?;
         if self.hop_limit == 0 {
             return Err(PathError::HopLimit);
         }
@@ -155,6 +167,44 @@ impl Path {
             }
         }
         Ok(())
+    }
+
+    fn check_mac(&self) -> Result<(), PathError> {
+        let dmac = self.dmac.to_string();
+        match self.dgid.group_mac() {
+            Some(group) if group == self.dmac => Ok(()),
+            Some(group) => Err(PathError::GroupMac {
+                dmac,
+                expected: group.to_string(),
+                dgid: self.dgid.to_ip().to_string(),
+            }),
+            None if self.dmac.is_unicast() => Ok(()),
+            None => Err(PathError::BadMac { dmac }),
+        }
+    }
+
+    /// Writes the path into an address vector, without Q_Key and QPN.
+    pub(super) fn to_vector(self, source: &GidEntry, cap: Option<&RoceCap>) -> Av {
+        // The source's index was checked to be within the table, which has at most 256 entries.
+        let grh =
+            AV_GRH | u32::from(self.sgid_index as u8) << AV_SGID_INDEX_SHIFT | self.flow_label & 0xf_ffff;
+        let sport = match source.version {
+            RoceVersion::V2 => self
+                .udp_sport
+                .unwrap_or_else(|| choose_port(self.flow_label, (0, 0), cap)),
+            RoceVersion::V1 => 0,
+        };
+        Av {
+            // Ethernet priority, where InfiniBand has the service level. Source: Linux mlx5_ib.
+            stat_rate_sl: (self.priority & 7) << 1,
+            rlid_udp_sport: sport.into(),
+            rmac: self.dmac.0,
+            tclass: self.traffic_class,
+            hop_limit: self.hop_limit,
+            grh_gid_fl: grh.into(),
+            rgid: self.dgid.0,
+            ..Av::default()
+        }
     }
 
     /// Writes the path into a context.
@@ -231,6 +281,8 @@ fn choose_port(flow_label: u32, (local, remote): (u32, u32), cap: Option<&RoceCa
 
 #[cfg(test)]
 mod tests {
+    use zerocopy::IntoBytes;
+
     use super::*;
 
     fn source(address: &str) -> GidEntry {
@@ -314,6 +366,58 @@ mod tests {
         assert_eq!(
             v6.to_string(),
             "path: dgid 10.9.0.2 is not of the same kind as the source GID fd00:9::1 at sgid_index 3"
+        );
+    }
+
+    #[test]
+    fn a_group_has_its_own_mac_and_no_other() {
+        let v4 = source("10.9.0.1");
+        let group = Path::to_group(3, "239.1.2.3".parse().unwrap());
+        group.check_with(&v4, None).unwrap();
+        assert_eq!(group.dmac.to_string(), "01:00:5e:01:02:03");
+        let other = Path {
+            dmac: MacAddress([0x33, 0x33, 0, 0, 0, 1]),
+            ..group
+        };
+        assert!(matches!(
+            other.check_with(&v4, None),
+            Err(PathError::GroupMac { .. })
+        ));
+        let station = Path {
+            dmac: path().dmac,
+            ..group
+        };
+        assert!(station.check_with(&v4, None).is_err());
+        let no_group = Path::to_group(3, "10.9.0.2".parse().unwrap());
+        assert!(matches!(
+            no_group.check_with(&v4, None),
+            Err(PathError::BadMac { .. })
+        ));
+    }
+
+    #[test]
+    fn an_address_vector_has_the_bytes_that_the_prm_shows() {
+        let path = Path {
+            traffic_class: 0x6a,
+            flow_label: 0x12345,
+            priority: 5,
+            udp_sport: Some(0xd123),
+            hop_limit: 7,
+            ..path()
+        };
+        let vector = path.to_vector(&source("10.9.0.1"), None);
+        #[rustfmt::skip]
+        assert_eq!(vector.as_bytes(), [
+            0, 0, 0, 0,  0, 0, 0, 0,  0, 0, 0, 0,  0x0a, 0, 0xd1, 0x23,
+            0, 0, 0, 0,  0x52, 0x54, 0, 9, 0, 2,  0x6a, 7,  0x40, 0x31, 0x23, 0x45,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2,
+        ]);
+        let mut v1 = source("fe80::1");
+        v1.version = RoceVersion::V1;
+        assert_eq!(
+            path.to_vector(&v1, None).rlid_udp_sport.get(),
+            0,
+            "RoCE v1 has no UDP"
         );
     }
 

@@ -62,6 +62,16 @@ impl Pd {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
+    /// A number that tells it from all other domains for as long as it lives.
+    pub(super) fn domain(&self) -> usize {
+        Arc::as_ptr(&self.inner).addr()
+    }
+
+    /// What it lives for as long as.
+    pub(super) fn keep(&self) -> Arc<dyn std::any::Any + Send + Sync> {
+        self.inner.clone()
+    }
+
     /// Ends the domain, and says whether that worked.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ferroce_firmware_iface::event::CqErrorSyndrome;
 
-use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Message, lock};
+use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Identity, Message, lock};
 use super::error::{PollError, WaitError};
 use super::local::LocalInner;
 use super::wc::Wc;
@@ -218,14 +218,14 @@ impl CqPoller {
         for message in mail {
             match message {
                 Message::Attach {
-                    key,
-                    qpn,
+                    identity: Identity { key, qpn, datagram },
                     consumers: Consumers { sq, rq },
                     attachment,
                 } => {
                     self.ring.queues.insert(Entry {
                         key,
                         qpn,
+                        datagram,
                         filter: Filter::None,
                         sq,
                         rq,

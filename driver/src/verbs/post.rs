@@ -5,18 +5,31 @@
 
 use std::ops::Range;
 
+use ferroce_hw_regs::ids::Qpn;
+
 use super::error::{BadWr, Refused};
 use super::local::LocalBuffer;
 use super::qp::Qp;
-use crate::ring::{Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr};
+use crate::ring::{Ah, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr};
 
 /// What a send request does with the buffer that is moved into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BufferOp {
+pub enum BufferOp<'a> {
     /// SEND of its bytes.
     Send {
         /// Immediate data, in host order.
         imm: Option<u32>,
+    },
+    /// SEND of its bytes as a datagram; see [`SendOp::SendTo`].
+    SendTo {
+        /// Immediate data, in host order.
+        imm: Option<u32>,
+        /// The way there.
+        to: &'a Ah,
+        /// The queue pair there.
+        qpn: Qpn,
+        /// The Q_Key there.
+        qkey: u32,
     },
     /// WRITE of its bytes.
     Write {
@@ -156,7 +169,7 @@ impl Qp {
     pub fn post_send_buffer(
         &mut self,
         wr_id: u64,
-        op: BufferOp,
+        op: BufferOp<'_>,
         flags: SendFlags,
         buffer: LocalBuffer,
         range: Range<usize>,
@@ -176,6 +189,13 @@ impl Qp {
             BufferOp::Send { imm } => SendOp::Send {
                 data: Payload::Gather(sges),
                 imm,
+            },
+            BufferOp::SendTo { imm, to, qpn, qkey } => SendOp::SendTo {
+                data: Payload::Gather(sges),
+                imm,
+                to,
+                qpn,
+                qkey,
             },
             BufferOp::Write { remote, imm } => SendOp::Write {
                 data: Payload::Gather(sges),

@@ -11,9 +11,9 @@ use ferroce_hw_regs::ids::Qpn;
 use ferroce_hw_regs::uar;
 
 use super::atomics;
-use super::attr::{QpAttributes, QpConfig, Shapes};
+use super::attr::{QpConfig, Shapes};
 use super::counters::CounterSet;
-use super::cq::{Consumers, Cq};
+use super::cq::{Consumers, Cq, Identity};
 use super::error::{CreateError, DestroyError, ModifyError, made};
 use super::local::{LocalBuffer, LocalInner};
 use super::mkey::Access;
@@ -21,18 +21,21 @@ use super::pages;
 use super::path::{Mtu, Path};
 use super::pd::Pd;
 use super::qp_parts::{Ends, Layout, Places, Slots, describe};
+use super::to_state::QpAttributes;
 use super::user_index::UserIndexGuard;
 use crate::events::{AsyncEvent, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{QpState, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
+use crate::ring::{QpState, QpType, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
 
 /// Bytes that a doorbell record takes: a cache line.
 const RECORD_BYTES: usize = 64;
 /// Events of a queue pair that wait to be read.
 const MAX_EVENTS: usize = 16;
+/// What peers know the port's GSI queue pair by (IBTA vol. 1, 3.9.2).
+const GSI_QPN: Qpn = Qpn::from_low_bits(1);
 
-/// A reliable connection's queue pair.
+/// A queue pair.
 ///
 /// One thread at a time posts; it may move between threads. Its completions come out of its completion queues' pollers,
 /// which may be with other threads.
@@ -43,9 +46,16 @@ const MAX_EVENTS: usize = 16;
 ///    '--modify_to_reset-- ERR <-----'----------------'
 /// ```
 ///
+/// | [`QpType`] | operations | from INIT on |
+/// | --- | --- | --- |
+/// | `Rc` | all but `SendTo` | [`Qp::modify_to_rtr`], [`Qp::modify_to_rts`] |
+/// | `Uc` | `Send`, `Write` | the same, with [`ToRtr::uc`](super::ToRtr::uc), [`ToRts::uc`](super::ToRts::uc) |
+/// | `Ud`, `Gsi` | `SendTo` | [`Qp::modify_to_rtr_datagram`], [`Qp::modify_to_rts_datagram`] |
+///
 /// Dropping destroys it without waiting, [`Qp::destroy`] says whether that worked. Buffers that were moved into its
 /// requests stay with its queues until the device is done with them.
 pub struct Qp {
+    /// The number that the device has for it.
     pub(super) qpn: Qpn,
     pub(super) state: QpState,
     pub(super) sq: Option<SqProducer<LocalInner>>,
@@ -78,7 +88,13 @@ impl Qp {
                 return Err(CreateError::OtherDevice { object });
             }
         }
-        let shapes = config.shapes(context.caps(), atomics::supported(context.caps()))?;
+        let path_mtu = if config.qp_type.is_datagram() {
+            context.active_path_mtu()?
+        } else {
+            0
+        };
+        let atomics = atomics::supported(context.caps());
+        let shapes = config.shapes(context.caps(), atomics, path_mtu.into())?;
         let index = Arc::new(UserIndexGuard::take().ok_or(CreateError::NoUserIndex)?);
         let places = Places::reserve(config, send_cq, recv_cq, &index)?;
         let layout = Layout::new(&shapes);
@@ -127,7 +143,7 @@ impl Qp {
                 record()?,
                 doorbell,
                 slots.clone(),
-                limits,
+                limits.in_domain(self.pd.domain()),
                 qpn,
             ));
         }
@@ -159,19 +175,23 @@ impl Qp {
     }
 
     fn attach(&self, places: Places) {
-        let (key, qpn) = (self.index.get(), self.qpn.get());
+        let identity = Identity {
+            key: self.index.get(),
+            qpn: self.qpn().get(),
+            datagram: self.granted.qp_type.is_datagram(),
+        };
         let (sq, rq) = (self.sq_consumer(), self.rq_consumer());
         if self.send_cq.is_same(&self.recv_cq) {
             if let Some(place) = places.send {
-                self.send_cq.attach(place, key, qpn, Consumers { sq, rq });
+                self.send_cq.attach(place, identity, Consumers { sq, rq });
             }
             return;
         }
         if let Some(place) = places.send {
-            self.send_cq.attach(place, key, qpn, Consumers { sq, rq: None });
+            self.send_cq.attach(place, identity, Consumers { sq, rq: None });
         }
         if let Some(place) = places.recv {
-            self.recv_cq.attach(place, key, qpn, Consumers { sq: None, rq });
+            self.recv_cq.attach(place, identity, Consumers { sq: None, rq });
         }
     }
 
@@ -191,9 +211,17 @@ impl Qp {
             .handle_events(Object::Qp(self.qpn.get()), Arc::new(handler));
     }
 
-    /// Its number, which the peer has to know.
+    /// Its number, which the peer has to know: 1 for GSI, whatever number the device has for it.
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        match self.granted.qp_type {
+            QpType::Gsi => GSI_QPN,
+            _ => self.qpn,
+        }
+    }
+
+    /// Its transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.granted.qp_type
     }
 
     /// Its state, as far as the driver knows: a queue pair that failed goes to ERR by itself, which its completions
@@ -267,6 +295,7 @@ impl Qp {
             rnr_retry: qpc.rnr_retry(),
             min_rnr_timer: qpc.min_rnr_nak(),
             access,
+            qkey: qpc.q_key(),
         })
     }
 

@@ -13,7 +13,7 @@ use super::pages;
 use super::pd::Pd;
 use super::user_index::UserIndexGuard;
 use crate::mem::DmaBuffer;
-use crate::ring::{WQEBB_BYTES, WqShared};
+use crate::ring::{QpType, WQEBB_BYTES, WqShared};
 
 /// The slots of both queues.
 pub(super) struct Slots {
@@ -123,6 +123,25 @@ impl Ends {
     }
 }
 
+/// `qpc.st`.
+fn service_of(qp_type: QpType) -> u8 {
+    match qp_type {
+        QpType::Rc => service::RC,
+        QpType::Uc => service::UC,
+        QpType::Ud => service::UD,
+        QpType::Gsi => service::GSI,
+    }
+}
+
+/// `qpc.mtu` and `qpc.log_msg_max` of datagrams, as Linux mlx5_ib sets them: 4096 bytes for UD, 256 for GSI.
+pub(super) fn datagram_limits(qp_type: QpType) -> Option<(u8, u8)> {
+    match qp_type {
+        QpType::Rc | QpType::Uc => None,
+        QpType::Ud => Some((5, 12)),
+        QpType::Gsi => Some((1, 8)),
+    }
+}
+
 /// The context that CREATE_QP is given.
 pub(super) fn describe(
     pd: &Pd,
@@ -135,7 +154,11 @@ pub(super) fn describe(
     let layout = Layout::new(shapes);
     let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
     let mut qpc = Qpc::default();
-    qpc.set_st(service::RC);
+    qpc.set_st(service_of(shapes.granted.qp_type));
+    if let Some((mtu, log_msg_max)) = datagram_limits(shapes.granted.qp_type) {
+        qpc.set_mtu(mtu)?;
+        qpc.set_log_msg_max(log_msg_max)?;
+    }
     qpc.set_pm_state(PM_STATE_MIGRATED)?;
     qpc.set_pd(pd.pdn().get())?;
     match shapes.sq {

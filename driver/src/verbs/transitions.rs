@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use ferroce_firmware_iface::cmds::{
     Init2Init, Init2Rtr, OptParamMask, PM_STATE_MIGRATED, QpToErr, QpToReset, Rst2Init, Rtr2Rts, Rts2Rts,
-    Sqd2Rts,
+    Sqd2Rts, Sqerr2Rts,
 };
 use ferroce_firmware_iface::layouts::Qpc;
 
-use super::attr::{ToInit, ToRtr, ToRts, Update, allowed, log_depth};
 use super::error::{DrainError, LimitError, ModifyError};
 use super::local::LocalBuffer;
 use super::mkey::Access;
 use super::qp::Qp;
-use crate::ring::{PostError, QpState};
+use super::qp_parts::datagram_limits;
+use super::to_state::{ToInit, ToRtr, ToRts, Update, allowed, check_psn, log_depth};
+use crate::ring::{PostError, QpState, QpType};
 
 /// `qpc.atomic_mode`: as the IBTA has it.
 const ATOMIC_MODE_IB_SPEC: u8 = 1;
@@ -41,7 +42,9 @@ impl Qp {
         qpc.set_pd(self.pd.pdn().get())?;
         qpc.set_cqn_snd(self.send_cq.cqn().get())?;
         qpc.set_cqn_rcv(self.recv_cq.cqn().get())?;
-        set_access(&mut qpc, to.access & Access::supported_by(self.pd.context()))?;
+        let qkey = to.qkey(self.qp_type())?;
+        qpc.set_q_key(qkey);
+        self.set_access(&mut qpc, to.access)?;
         if let Some(counters) = &self.counters {
             qpc.set_counter_set_id(counters.id());
         }
@@ -50,11 +53,7 @@ impl Qp {
         path.set_vhca_port_num(to.port);
         let (qpn, qpc) = (self.qpn, &qpc);
         if self.state == QpState::Init {
-            let optional = OptParamMask::RRE
-                | OptParamMask::RAE
-                | OptParamMask::RWE
-                | OptParamMask::PKEY_INDEX
-                | OptParamMask::PRI_PORT;
+            let optional = self.optional_in_init();
             self.pd.context().exec(&Init2Init { qpn, qpc, optional })?;
         } else {
             self.pd.context().exec(&Rst2Init {
@@ -68,15 +67,37 @@ impl Qp {
         Ok(())
     }
 
-    /// INIT to RTR: messages of the peer are taken from now on.
+    /// What INIT to INIT takes besides (Linux mlx5_ib).
+    fn optional_in_init(&self) -> OptParamMask {
+        let all = OptParamMask::PKEY_INDEX | OptParamMask::PRI_PORT;
+        match self.qp_type() {
+            QpType::Rc => all | OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE,
+            QpType::Uc => all | OptParamMask::RWE,
+            QpType::Ud => all | OptParamMask::Q_KEY,
+            // Firmware takes no mask for QP 1.
+            QpType::Gsi => OptParamMask::empty(),
+        }
+    }
+
+    /// INIT to RTR, of RC and UC: messages of the peer are taken from now on.
     ///
     /// # Errors
     /// [`ModifyError`], with [`ModifyError::Path`] for what is wrong with the path; the state is as before.
     pub fn modify_to_rtr(&mut self, to: &ToRtr) -> Result<(), ModifyError> {
+        self.connected("modify_to_rtr", "modify_to_rtr_datagram")?;
         self.check(QpState::Rtr)?;
         let caps = self.pd.context().caps();
-        to.check(caps)?;
+        to.check(caps, self.qp_type())?;
         let source = to.path.check(self.pd.context())?;
+        let port = self.pd.context().active_path_mtu()?;
+        let reason = "is what the port's MTU lets through (OpenConfig::mtu)";
+        LimitError::check(
+            "QP to RTR",
+            "mtu",
+            to.mtu.bytes().into(),
+            256..=port.into(),
+            reason,
+        )?;
         let mut qpc = self.context()?;
         qpc.set_mtu(to.mtu.code())?;
         qpc.set_log_msg_max(caps.general().log_max_msg())?;
@@ -98,13 +119,71 @@ impl Qp {
         Ok(())
     }
 
-    /// RTR to RTS: sends may be posted from now on.
+    /// INIT to RTR, of UD and GSI: datagrams are taken from now on.
+    ///
+    /// # Errors
+    /// [`ModifyError`]; the state is as before.
+    pub fn modify_to_rtr_datagram(&mut self) -> Result<(), ModifyError> {
+        let Some((mtu, log_msg_max)) = datagram_limits(self.qp_type()) else {
+            return self.other_service("modify_to_rtr_datagram", "modify_to_rtr");
+        };
+        self.check(QpState::Rtr)?;
+        let mut qpc = self.context()?;
+        qpc.set_mtu(mtu)?;
+        qpc.set_log_msg_max(log_msg_max)?;
+        let optional = OptParamMask::empty();
+        self.pd.context().exec(&Init2Rtr {
+            qpn: self.qpn,
+            qpc: &qpc,
+            optional,
+        })?;
+        self.set_state(QpState::Rtr);
+        Ok(())
+    }
+
+    /// RTR to RTS, of UD and GSI: datagrams may be sent from now on, the first with that PSN (24 bits).
+    ///
+    /// # Errors
+    /// [`ModifyError`]; the state is as before.
+    pub fn modify_to_rts_datagram(&mut self, sq_psn: u32) -> Result<(), ModifyError> {
+        if !self.qp_type().is_datagram() {
+            return self.other_service("modify_to_rts_datagram", "modify_to_rts");
+        }
+        self.check_from(&[QpState::Rtr], QpState::Rts)?;
+        check_psn("QP to RTS", "sq_psn", sq_psn)?;
+        let mut qpc = self.context()?;
+        qpc.set_next_send_psn(sq_psn)?;
+        let optional = OptParamMask::empty();
+        self.pd.context().exec(&Rtr2Rts {
+            qpn: self.qpn,
+            qpc: &qpc,
+            optional,
+        })?;
+        self.set_state(QpState::Rts);
+        Ok(())
+    }
+
+    /// RESET to RTS, of UD and GSI, in one go; PSNs start at 0.
+    ///
+    /// # Errors
+    /// [`ModifyError`]; the state is the one that was reached.
+    pub fn start_datagrams(&mut self, to: &ToInit) -> Result<(), ModifyError> {
+        if !self.qp_type().is_datagram() {
+            return self.other_service("start_datagrams", "modify_to_init and so on");
+        }
+        self.modify_to_init(to)?;
+        self.modify_to_rtr_datagram()?;
+        self.modify_to_rts_datagram(0)
+    }
+
+    /// RTR to RTS, of RC and UC: sends may be posted from now on.
     ///
     /// # Errors
     /// [`ModifyError`]; the state is as before.
     pub fn modify_to_rts(&mut self, to: &ToRts) -> Result<(), ModifyError> {
+        self.connected("modify_to_rts", "modify_to_rts_datagram")?;
         self.check_from(&[QpState::Rtr], QpState::Rts)?;
-        to.check(self.pd.context().caps())?;
+        to.check(self.pd.context().caps(), self.qp_type())?;
         let mut qpc = self.context()?;
         qpc.set_next_send_psn(to.sq_psn)?;
         qpc.set_log_sra_max(log_depth(to.max_rd_atomic))?;
@@ -136,18 +215,20 @@ impl Qp {
         Ok(())
     }
 
-    /// SQD to RTS: the send queue goes on.
+    /// SQD to RTS, or of UC and UD SQE to RTS: the send queue goes on. A queue pair goes to SQE by itself when a send
+    /// request of it fails; [`Qp::query`] says so.
     ///
     /// # Errors
     /// [`ModifyError`]; the state is as before.
     pub fn resume(&mut self, update: &Update) -> Result<(), ModifyError> {
-        self.check_from(&[QpState::Sqd], QpState::Rts)?;
+        self.check_from(&[QpState::Sqd, QpState::Sqe], QpState::Rts)?;
         let (qpc, optional) = self.update(update)?;
-        self.pd.context().exec(&Sqd2Rts {
-            qpn: self.qpn,
-            qpc: &qpc,
-            optional,
-        })?;
+        let (qpn, qpc) = (self.qpn, &qpc);
+        if self.state == QpState::Sqe {
+            self.pd.context().exec(&Sqerr2Rts { qpn, qpc, optional })?;
+        } else {
+            self.pd.context().exec(&Sqd2Rts { qpn, qpc, optional })?;
+        }
         self.set_state(QpState::Rts);
         Ok(())
     }
@@ -231,9 +312,26 @@ impl Qp {
         }
     }
 
+    /// Whether the queue pair has one peer.
+    fn connected(&self, call: &'static str, instead: &'static str) -> Result<(), ModifyError> {
+        if self.qp_type().is_datagram() {
+            return self.other_service(call, instead);
+        }
+        Ok(())
+    }
+
+    fn other_service(&self, call: &'static str, instead: &'static str) -> Result<(), ModifyError> {
+        let qp_type = self.qp_type();
+        Err(ModifyError::OtherService {
+            call,
+            qp_type,
+            instead,
+        })
+    }
+
     /// Whether the table has the transition.
     fn check(&self, to: QpState) -> Result<(), ModifyError> {
-        if allowed(self.state, to) {
+        if allowed(self.qp_type(), self.state, to) {
             return Ok(());
         }
         Err(ModifyError::Transition {
@@ -266,9 +364,17 @@ impl Qp {
     fn update(&self, update: &Update) -> Result<(Qpc, OptParamMask), ModifyError> {
         let mut qpc = self.context()?;
         let mut optional = OptParamMask::empty();
+        update.check(self.qp_type())?;
         if let Some(access) = update.access {
-            set_access(&mut qpc, access & Access::supported_by(self.pd.context()))?;
-            optional |= OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE;
+            self.set_access(&mut qpc, access)?;
+            optional |= match self.qp_type() {
+                QpType::Rc => OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE,
+                _ => OptParamMask::RWE,
+            };
+        }
+        if let Some(qkey) = update.qkey {
+            qpc.set_q_key(qkey);
+            optional |= OptParamMask::Q_KEY;
         }
         if let Some(timer) = update.min_rnr_timer {
             let reason = "is what its 5 bits hold";
@@ -278,14 +384,21 @@ impl Qp {
         }
         Ok((qpc, optional))
     }
-}
 
-fn set_access(qpc: &mut Qpc, access: Access) -> Result<(), ModifyError> {
-    qpc.set_rre(access.contains(Access::REMOTE_READ));
-    qpc.set_rwe(access.contains(Access::REMOTE_WRITE));
-    if access.contains(Access::REMOTE_ATOMIC) {
-        qpc.set_rae(true);
-        qpc.set_atomic_mode(ATOMIC_MODE_IB_SPEC)?;
+    /// Lets the peer do what both it was given and the service and the device have.
+    fn set_access(&self, qpc: &mut Qpc, access: Access) -> Result<(), ModifyError> {
+        let of_service = match self.qp_type() {
+            QpType::Rc => Access::all(),
+            QpType::Uc => Access::REMOTE_WRITE,
+            QpType::Ud | QpType::Gsi => Access::empty(),
+        };
+        let access = access & of_service & Access::supported_by(self.pd.context());
+        qpc.set_rre(access.contains(Access::REMOTE_READ));
+        qpc.set_rwe(access.contains(Access::REMOTE_WRITE));
+        if access.contains(Access::REMOTE_ATOMIC) {
+            qpc.set_rae(true);
+            qpc.set_atomic_mode(ATOMIC_MODE_IB_SPEC)?;
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use ferroce_hw_regs::ids::Qpn;
 use ferroce_hw_regs::wqe::opcode;
 
+use super::grh::NetworkType;
 use super::local::{LocalBuffer, LocalInner};
-use crate::ring::{Kind, RawWc};
+use crate::ring::{DATAGRAM, Kind, RawWc};
 
 /// A work request that has completed. [`Wc::result`] says how; nothing of what was received can be reached without it.
 #[must_use = "a completion says whether its request succeeded"]
@@ -36,6 +37,30 @@ pub enum WcOpcode {
     RecvRdmaWithImm,
 }
 
+/// What the completion of a received datagram says besides. The first 40 bytes of what was received are for the global
+/// header, which [`GlobalHeader::read`](super::GlobalHeader::read) knows; `byte_len` counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Datagram {
+    /// The queue pair that sent it; its Q_Key is what this side's queue pair has.
+    pub src_qp: Qpn,
+    /// Which header it had; `None` if the device says that there is none, or one that the driver doesn't know.
+    pub network: Option<NetworkType>,
+    /// Index of its partition key; RoCE has only index 0.
+    pub pkey_index: u16,
+}
+
+impl Datagram {
+    /// Reads the CQE's word, which has [`DATAGRAM`] if it is one's.
+    fn from_raw(remote: u32) -> Option<Datagram> {
+        (remote & DATAGRAM != 0).then(|| Datagram {
+            src_qp: Qpn::from_low_bits(remote),
+            network: NetworkType::from_raw(remote),
+            pkey_index: 0,
+        })
+    }
+}
+
 /// A request that succeeded.
 #[derive(Debug)]
 #[must_use = "it holds the buffer that was moved into the request"]
@@ -46,10 +71,12 @@ pub struct WcSuccess {
     pub qpn: Qpn,
     /// What the request was.
     pub opcode: WcOpcode,
-    /// Bytes received, or read; 0 for SEND and WRITE.
+    /// Bytes received, of a datagram with the 40 of the global header; or read; 0 for SEND and WRITE.
     pub byte_len: u32,
     /// Immediate data of a received message, in host order.
     pub imm: Option<u32>,
+    /// Where a received datagram came from.
+    pub datagram: Option<Datagram>,
     /// The R_Key that a received SEND with invalidate named.
     pub invalidated_rkey: Option<u32>,
     /// The buffer that was moved into the request.
@@ -196,6 +223,7 @@ impl Wc {
             qpn,
             byte_len,
             imm,
+            remote,
             kind,
             buffer,
             ..
@@ -212,6 +240,7 @@ impl Wc {
             opcode,
             byte_len: if has_length { byte_len } else { 0 },
             imm: matches!(kind, Kind::RecvImm | Kind::RecvWriteImm).then_some(imm),
+            datagram: Datagram::from_raw(remote),
             invalidated_rkey: (kind == Kind::RecvInv).then_some(imm),
             buffer: buffer.map(LocalBuffer::reclaim),
         }
@@ -299,6 +328,7 @@ mod tests {
             qpn,
             byte_len,
             imm,
+            remote: 0,
             wqe_index: 5,
             kind,
             syndrome,
@@ -323,6 +353,29 @@ mod tests {
         );
         let wc = raw(Kind::Send(opcode::RDMA_READ), 0).result().unwrap();
         assert_eq!((wc.opcode, wc.byte_len), (WcOpcode::RdmaRead, 99));
+    }
+
+    #[test]
+    fn a_datagram_says_where_it_came_from() {
+        assert_eq!(raw(Kind::Recv, 0).result().unwrap().datagram, None);
+        for (l3, network) in [
+            (0, NetworkType::RoceV1),
+            (1, NetworkType::Ipv6),
+            (2, NetworkType::Ipv4),
+        ] {
+            let mut wc = raw(Kind::Recv, 0);
+            wc.raw.remote = DATAGRAM | 1 << 28 | l3 << 24 | 0xab_cdef;
+            let datagram = wc.result().unwrap().datagram.unwrap();
+            assert_eq!(
+                (datagram.src_qp.get(), datagram.network),
+                (0xab_cdef, Some(network))
+            );
+        }
+        for odd in [0, 1 << 28 | 3 << 24, 2 << 24] {
+            let mut wc = raw(Kind::RecvImm, 0);
+            wc.raw.remote = DATAGRAM | odd;
+            assert_eq!(wc.result().unwrap().datagram.unwrap().network, None, "{odd:#x}");
+        }
     }
 
     #[test]

@@ -273,6 +273,8 @@ transitions! {
     Rts2Rts = RTS2RTS_QP;
     /// SQD to RTS.
     Sqd2Rts = SQD2RTS_QP;
+    /// SQE to RTS.
+    Sqerr2Rts = SQERR2RTS_QP;
 }
 
 /// To ERR, from any state.

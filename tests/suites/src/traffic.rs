@@ -41,6 +41,7 @@ pub fn config() -> QpConfig {
         max_send_sge: 2,
         max_recv_sge: 2,
         max_inline_data: INLINE as u32,
+        ..QpConfig::default()
     }
 }
 

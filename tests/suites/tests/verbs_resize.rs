@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ferroce::verbs::{
-    Cq, CqConfig, CqPoller, CreateError, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr,
+    Cq, CqConfig, CqPoller, CreateError, Payload, Qp, QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr,
 };
 use ferroce_firmware_iface::layouts::CmdHcaCap;
 use ferroce_firmware_iface::opcode::Opcode;
@@ -14,6 +14,7 @@ use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_suites::pair::{PATIENCE, Pair, open};
 
 const CONFIG: QpConfig = QpConfig {
+    qp_type: QpType::Rc,
     max_send_wr: 8,
     max_recv_wr: 8,
     max_send_sge: 1,

@@ -325,6 +325,7 @@ fn what_was_set_is_what_the_device_says() {
     let update = Update {
         access: Some(Access::REMOTE_WRITE),
         min_rnr_timer: Some(1),
+        qkey: None,
     };
     pair.a.qp.modify_in_rts(&update).unwrap();
     let said = pair.a.qp.query().unwrap();

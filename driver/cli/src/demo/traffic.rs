@@ -273,7 +273,7 @@ impl<'a> Traffic<'a> {
         Ok(())
     }
 
-    fn atomic(&mut self, what: &'static str, op: BufferOp) -> Result<u64, CliError> {
+    fn atomic(&mut self, what: &'static str, op: BufferOp<'_>) -> Result<u64, CliError> {
         let buffer = LocalBuffer::alloc(&self.a.pd, 8).map_err(failed(what))?;
         self.a
             .qp

@@ -1,0 +1,162 @@
+//! What a send queue takes: operations by transport service, elements, bytes.
+//!
+//! One comparison of a list's length tells both whether the operation is one that the queue has and whether the list is
+//! too long; which of them it was is found out afterwards.
+
+use super::{PostError, QpType};
+
+/// Most of what one operation can take, each with one added; 0 where the queue doesn't have the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Ends {
+    /// Scatter/gather elements.
+    pub(super) sges: u32,
+    /// Bytes of inline data.
+    pub(super) inline: u32,
+}
+
+/// An operation, as a limit is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Send,
+    Write,
+    Read,
+    Atomic,
+    SendTo,
+}
+
+impl Operation {
+    /// IBTA vol. 1, table 36: which services have it.
+    fn is_of(self, qp_type: QpType) -> bool {
+        match self {
+            Operation::Send => !qp_type.is_datagram(),
+            Operation::SendTo => qp_type.is_datagram(),
+            Operation::Write => matches!(qp_type, QpType::Rc | QpType::Uc),
+            Operation::Read | Operation::Atomic => qp_type == QpType::Rc,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Send => "SEND without an address (SendOp::Send)",
+            Operation::SendTo => "SEND with an address (SendOp::SendTo)",
+            Operation::Write => "RDMA WRITE",
+            Operation::Read => "RDMA READ",
+            Operation::Atomic => "atomic operation",
+        }
+    }
+
+    fn hint(self) -> &'static str {
+        match self {
+            Operation::Send => "a datagram needs SendOp::SendTo",
+            Operation::SendTo => "its peer is known already: SendOp::Send",
+            Operation::Write => "RC and UC have it",
+            Operation::Read | Operation::Atomic => "only RC has it",
+        }
+    }
+}
+
+/// What a send queue was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SqLimits {
+    /// Most outstanding requests.
+    pub(crate) max_wr: u32,
+    /// Most scatter/gather elements of one.
+    max_sge: u32,
+    /// Most bytes of inline data.
+    pub(crate) max_inline: u32,
+    /// Most bytes of a message.
+    pub(super) max_msg: u64,
+    /// Whether there are atomics.
+    pub(super) atomics: bool,
+    pub(super) send: Ends,
+    pub(super) write: Ends,
+    pub(super) read: Ends,
+    pub(super) send_to: Ends,
+    /// The protection domain, as [`Ah`](super::Ah) tells them apart.
+    pub(super) domain: usize,
+    qp_type: QpType,
+}
+
+impl SqLimits {
+    /// The limits of a queue of that service.
+    pub(crate) fn new(
+        qp_type: QpType,
+        max_wr: u32,
+        max_sge: u32,
+        max_inline: u32,
+        max_msg: u64,
+        atomics: bool,
+    ) -> SqLimits {
+        let ends = |operation: Operation| {
+            if operation.is_of(qp_type) {
+                Ends {
+                    sges: max_sge.saturating_add(1),
+                    inline: max_inline.saturating_add(1),
+                }
+            } else {
+                Ends::default()
+            }
+        };
+        SqLimits {
+            max_wr,
+            max_sge,
+            max_inline,
+            max_msg,
+            atomics: atomics && Operation::Atomic.is_of(qp_type) && max_sge > 0,
+            send: ends(Operation::Send),
+            write: ends(Operation::Write),
+            read: ends(Operation::Read),
+            send_to: ends(Operation::SendTo),
+            domain: 0,
+            qp_type,
+        }
+    }
+
+    /// The same for the protection domain of that number.
+    pub(crate) fn in_domain(self, domain: usize) -> SqLimits {
+        SqLimits { domain, ..self }
+    }
+
+    /// Why a list of so many elements was refused.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse_sges(&self, operation: Operation, asked: usize) -> PostError {
+        self.refuse_operation(operation)
+            .unwrap_or(PostError::TooManySges {
+                asked,
+                max: self.max_sge,
+            })
+    }
+
+    /// Why so many bytes of inline data were refused.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse_inline(&self, operation: Operation, asked: usize) -> PostError {
+        self.refuse_operation(operation)
+            .unwrap_or(PostError::InlineTooLong {
+                asked,
+                max: self.max_inline,
+            })
+    }
+
+    /// Why an atomic was refused.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refuse_atomic(&self) -> PostError {
+        if let Some(error) = self.refuse_operation(Operation::Atomic) {
+            error
+        } else if self.max_sge == 0 {
+            PostError::TooManySges { asked: 1, max: 0 }
+        } else {
+            PostError::NoAtomics
+        }
+    }
+
+    fn refuse_operation(&self, operation: Operation) -> Option<PostError> {
+        (!operation.is_of(self.qp_type)).then_some(PostError::Operation {
+            operation: operation.name(),
+            qp_type: self.qp_type,
+            hint: operation.hint(),
+        })
+    }
+}
