@@ -25,4 +25,6 @@ pub mod runner;
 pub mod serve;
 pub mod testbed;
 pub mod trace;
+pub mod transport;
+pub mod uc;
 pub mod wire;

@@ -7,6 +7,7 @@ use super::address::{Addresses, Gid, RoceVersion, ipv4_of};
 use super::counters::QueueCounters;
 use crate::clock::Nanos;
 use crate::objects::qp::Service;
+use crate::payload::Payload;
 use crate::rc::types::QpState;
 use crate::wire::opcode::Kind;
 use crate::wire::packet::Packet;
@@ -99,12 +100,22 @@ fn count_request(counts: &mut QueueCounters, roce: &RoceFrame) {
 impl DataPlane {
     /// Makes frames of a QP's packets and queues them for the wire, or for ourselves.
     pub(super) fn send_packets(&mut self, qpn: u32, packets: impl Iterator<Item = Packet>) {
-        let Some(path) = self.objects.qps.get(qpn).and_then(|qp| qp.path.as_ref()) else {
+        let Some(qp) = self.objects.qps.get(qpn) else {
             return;
         };
-        let own = self.is_own_mac(path.encap.dst);
-        let encap = path.encap;
-        for packet in packets {
+        let Some(encap) = qp.path.as_ref().map(|path| path.encap) else {
+            return;
+        };
+        let own = self.is_own_mac(encap.dst);
+        // Its sends are complete at once, and the host may then change their memory.
+        let copy = qp.service == Service::Uc && self.icrc == Icrc::Off;
+        for mut packet in packets {
+            if copy {
+                let Ok(bytes) = packet.payload.to_vec() else {
+                    continue;
+                };
+                packet.payload = Payload::from_vec(bytes);
+            }
             let frame = match wire::emit_owned(&encap, packet, self.icrc) {
                 Ok(frame) => frame,
                 // Payload that the host unmapped meanwhile, or a path that has no frame: as if lost on the wire.
@@ -223,7 +234,7 @@ impl DataPlane {
             }
             return;
         }
-        if qp.service != Service::Rc || !matches!(qp.state(), QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if qp.transport.is_none() || qp.state() == QpState::Err {
             self.counters.dropped_qp += 1;
             return;
         }
@@ -239,7 +250,9 @@ impl DataPlane {
             count_request(&mut qp.counts, roce);
         }
         let now = self.now;
-        self.with_transport(qpn, |rc, memory| rc.handle_packet(now, &roce.packet, memory));
+        self.with_transport(qpn, |transport, memory| {
+            transport.handle_packet(now, &roce.packet, memory)
+        });
         self.wake(qpn);
     }
 

@@ -22,6 +22,8 @@ use crate::objects::qp::{Service, prm_state};
 use crate::objects::{Buffer, Cq, Eq, Mkey, ObjectError, Pd, QCounter, Qp, Uar, UmemObject};
 use crate::rc::RcQp;
 use crate::rc::types::QpState;
+use crate::transport::Transport;
+use crate::uc::UcQp;
 
 impl HostDma for DataPlane {
     fn read(&self, iova: u64, data: &mut [u8]) -> Result<(), DmaFault> {
@@ -303,7 +305,7 @@ impl Plane for DataPlane {
         };
         // A PD of 0 says nothing: rdma-core's tests leave it out here.
         let moves = transition == QpTransition::Rst2Init && qpc.pd() != 0 && qp.pd != qpc.pd();
-        let config = self.rc_config(qpc);
+        let config = self.transport_config(qpc);
         if moves {
             self.move_qp(qpn, qpc.pd())?;
         }
@@ -320,28 +322,25 @@ impl Plane for DataPlane {
             QpTransition::Rst2Init | QpTransition::Init2Init => qp.state = QpState::Init,
             QpTransition::Init2Rtr => {
                 qp.state = QpState::Rtr;
-                qp.rc = (qp.service == Service::Rc).then(|| RcQp::new(config));
+                qp.transport = match qp.service {
+                    Service::Rc => Some(Transport::Rc(Box::new(RcQp::new(config)))),
+                    Service::Uc => Some(Transport::Uc(Box::new(UcQp::new(config)))),
+                    _ => None,
+                };
             }
             QpTransition::Rtr2Rts => {
                 qp.state = QpState::Rts;
                 qp.datagram_psn = config.send_psn;
-                if let Some(rc) = &mut qp.rc {
-                    rc.to_rts(config);
+                if let Some(transport) = &mut qp.transport {
+                    transport.to_rts(config);
                 }
                 self.wake(qpn);
             }
-            QpTransition::Rts2Rts | QpTransition::Sqerr2Rts => {
+            QpTransition::Rts2Rts | QpTransition::Sqerr2Rts | QpTransition::Sqd2Rts => {
                 qp.state = QpState::Rts;
-                if let Some(rc) = &mut qp.rc {
-                    rc.modify(config);
-                }
-                self.wake(qpn);
-            }
-            QpTransition::Sqd2Rts => {
-                qp.state = QpState::Rts;
-                if let Some(rc) = &mut qp.rc {
-                    rc.modify(config);
-                    rc.sqd_to_rts();
+                if let Some(transport) = &mut qp.transport {
+                    transport.modify(config);
+                    transport.resume();
                 }
                 self.wake(qpn);
             }

@@ -106,8 +106,8 @@ impl DataPlane {
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             return;
         };
-        match &mut qp.rc {
-            Some(rc) => rc.to_error(),
+        match &mut qp.transport {
+            Some(transport) => transport.to_error(),
             None => qp.state = QpState::Err,
         }
         self.entered_error(qpn);

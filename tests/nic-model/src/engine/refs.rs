@@ -163,7 +163,7 @@ impl DataPlane {
         }
     }
 
-    pub(super) fn rc_config(&self, qpc: &Qpc) -> QpConfig {
+    pub(super) fn transport_config(&self, qpc: &Qpc) -> QpConfig {
         let path = qpc.primary_address_path();
         QpConfig {
             path_mtu: 128 << qpc.mtu().clamp(1, 5),
@@ -191,7 +191,7 @@ impl DataPlane {
 
     /// The addresses of the QP's packets; for a kind that has none, nothing.
     pub(super) fn path_of(&self, qp: &Qp, qpc: &Qpc) -> Result<Option<Path>, ObjectError> {
-        if qp.service != Service::Rc {
+        if !matches!(qp.service, Service::Rc | Service::Uc) {
             return Ok(None);
         }
         let ads = qpc.primary_address_path();

@@ -11,8 +11,8 @@ use super::{Counters, DataPlane};
 use crate::clock::Nanos;
 use crate::objects::Qp;
 use crate::objects::qp::Service;
-use crate::rc::RcQp;
 use crate::rc::types::{CompletionStatus, Event as RcEvent, QpState, SendCompletion};
+use crate::transport::Transport;
 
 /// Packets that a QP may send before the next one gets its turn.
 const BURST: usize = 64;
@@ -86,10 +86,10 @@ impl DataPlane {
             };
             qp.timer_at = None;
             let mut due = false;
-            if let Some(rc) = &mut qp.rc
-                && rc.poll_timeout().is_some_and(|t| t <= now)
+            if let Some(transport) = &mut qp.transport
+                && transport.poll_timeout().is_some_and(|t| t <= now)
             {
-                rc.handle_timeout(now);
+                transport.handle_timeout(now);
                 due = true;
             }
             due |= qp.flush_poll.is_some_and(|(t, _)| t <= now);
@@ -109,7 +109,7 @@ impl DataPlane {
         let Some(qp) = self.objects.qps.get_mut(qpn) else {
             return;
         };
-        let transport = qp.rc.as_ref().and_then(RcQp::poll_timeout);
+        let transport = qp.transport.as_ref().and_then(Transport::poll_timeout);
         let poll = qp.flush_poll.map(|(at, _)| at);
         let Some(at) = transport.into_iter().chain(poll).min() else {
             return;
@@ -126,11 +126,11 @@ impl DataPlane {
         };
         qp.queued = false;
         let state = qp.state();
-        let has_transport = qp.rc.is_some();
+        let has_transport = qp.transport.is_some();
         let mut budget = BURST;
         loop {
             let fetched = match state {
-                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Err if has_transport => {
+                QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err if has_transport => {
                     self.fetch_sends(qpn)
                 }
                 QpState::Rts | QpState::Err | QpState::Sqe => self.do_without_transport(qpn),
@@ -172,10 +172,10 @@ impl DataPlane {
         let Some(qp) = objects.qps.get_mut(qpn) else {
             return false;
         };
-        let Some(rc) = &mut qp.rc else {
+        let Some(transport) = &mut qp.transport else {
             return false;
         };
-        let room = rc.send_room().min(FETCH);
+        let room = transport.send_room().min(FETCH);
         if room == 0 || qp.sq.wqebbs == 0 || qp.sq.stuck {
             return false;
         }
@@ -183,7 +183,7 @@ impl DataPlane {
             violations.note(Violation::HostMemory, format_args!("record of QP {qpn:#x}"));
             return false;
         };
-        let flush = rc.state() == QpState::Err;
+        let flush = matches!(transport.state(), QpState::Err | QpState::Sqe);
         let mut source = SendSource {
             qpn,
             ring: &mut qp.sq,
@@ -197,7 +197,11 @@ impl DataPlane {
                 break;
             };
             counters.send_wqes += 1;
-            rc.post_send(work);
+            if !flush && !transport.supports(work.op.kind()) {
+                let what = format_args!("QP {qpn:#x} has no {:?}", work.op.kind());
+                source.violations.note(Violation::BadWqe, what);
+            }
+            transport.post_send(work);
             fetched = true;
         }
         fetched
@@ -220,7 +224,7 @@ impl DataPlane {
             _ => {}
         }
         let flush = qp.state == QpState::Err;
-        if qp.sq.wqebbs == 0 || qp.sq.stuck || (!flush && qp.service == Service::Rc) {
+        if qp.sq.wqebbs == 0 || qp.sq.stuck || (!flush && matches!(qp.service, Service::Rc | Service::Uc)) {
             return false;
         }
         let Ok(pi) = host.read_be32(qp.dbr.wrapping_add(4)) else {
@@ -262,9 +266,9 @@ impl DataPlane {
     fn transmit(&mut self, qpn: u32, budget: &mut usize) -> bool {
         let now = self.now;
         let mut packets = std::mem::take(&mut self.packet_scratch);
-        self.with_transport(qpn, |rc, memory| {
+        self.with_transport(qpn, |transport, memory| {
             while packets.len() < *budget
-                && let Some(packet) = rc.poll_transmit(now, memory)
+                && let Some(packet) = transport.poll_transmit(now, memory)
             {
                 packets.push(packet);
             }
@@ -280,9 +284,9 @@ impl DataPlane {
     pub(super) fn with_transport<R>(
         &mut self,
         qpn: u32,
-        f: impl FnOnce(&mut RcQp, &mut Memory<'_>) -> R,
+        f: impl FnOnce(&mut Transport, &mut Memory<'_>) -> R,
     ) -> Option<R> {
-        self.with_memory(qpn, |rc, memory| Some(f(rc.as_mut()?, memory)))?
+        self.with_memory(qpn, |transport, memory| Some(f(transport.as_mut()?, memory)))?
     }
 
     /// Calls `f` with a QP's transport, if it has one, and the memory that it may reach; `None` when there is no
@@ -290,7 +294,7 @@ impl DataPlane {
     pub(super) fn with_memory<R>(
         &mut self,
         qpn: u32,
-        f: impl FnOnce(&mut Option<RcQp>, &mut Memory<'_>) -> R,
+        f: impl FnOnce(&mut Option<Transport>, &mut Memory<'_>) -> R,
     ) -> Option<R> {
         let mut limit_reached = Vec::new();
         let result = {
@@ -302,7 +306,12 @@ impl DataPlane {
                 ..
             } = self;
             let qp = objects.qps.get_mut(qpn)?;
-            let Qp { rc, rq, buffer, .. } = qp;
+            let Qp {
+                transport,
+                rq,
+                buffer,
+                ..
+            } = qp;
             let mut memory = Memory {
                 host,
                 mkeys: &mut objects.mkeys,
@@ -322,7 +331,7 @@ impl DataPlane {
                 remote_refusals: 0.into(),
                 atomics_in_host_order: self.atomics_in_host_order,
             };
-            let result = f(rc, &mut memory);
+            let result = f(transport, &mut memory);
             let (local, remote) = (memory.local_refusals.get(), memory.remote_refusals.get());
             let counters: &mut Counters = memory.counters;
             counters.local_refusals += local;
@@ -341,8 +350,8 @@ impl DataPlane {
     /// Turns what the transport tells into CQEs and EQEs.
     pub(super) fn drain_events(&mut self, qpn: u32) -> bool {
         let mut events = std::mem::take(&mut self.event_scratch);
-        if let Some(rc) = self.objects.qps.get_mut(qpn).and_then(|qp| qp.rc.as_mut()) {
-            while let Some(event) = rc.poll_event() {
+        if let Some(transport) = self.objects.qps.get_mut(qpn).and_then(|qp| qp.transport.as_mut()) {
+            while let Some(event) = transport.poll_event() {
                 events.push(event);
             }
         }

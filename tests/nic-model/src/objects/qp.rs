@@ -8,8 +8,8 @@ use crate::clock::Nanos;
 use crate::engine::address::Path;
 use crate::engine::counters::{QueueCounters, sum};
 use crate::psn::Psn;
-use crate::rc::RcQp;
 use crate::rc::types::QpState;
+use crate::transport::Transport;
 
 /// Bytes of a send WQE basic block.
 pub const WQEBB_BYTES: u32 = 64;
@@ -119,8 +119,8 @@ pub struct Qp {
     pub context: Qpc,
     /// The state while there is no transport.
     pub state: QpState,
-    /// The transport, from RTR on, of an RC QP.
-    pub rc: Option<RcQp>,
+    /// The transport, from RTR on, of a connected QP.
+    pub transport: Option<Transport>,
     /// How its packets are addressed, from RTR on.
     pub path: Option<Path>,
     /// PSN of the next datagram.
@@ -197,7 +197,7 @@ impl Qp {
             receive_from,
             context: *context,
             state: QpState::Reset,
-            rc: None,
+            transport: None,
             path: None,
             datagram_psn: Psn::default(),
             queued: false,
@@ -209,14 +209,15 @@ impl Qp {
 
     /// Its state now.
     pub fn state(&self) -> QpState {
-        self.rc.as_ref().map_or(self.state, RcQp::state)
+        self.transport.as_ref().map_or(self.state, Transport::state)
     }
 
     /// All that it counted.
     pub fn counters_now(&self) -> QueueCounters {
         let mut counts = self.counts;
-        if let Some(rc) = &self.rc {
-            counts.transport = sum(counts.transport, rc.counters());
+        if let Some(transport) = &self.transport {
+            counts.transport = sum(counts.transport, transport.counters());
+            counts.out_of_buffer = counts.out_of_buffer.wrapping_add(transport.out_of_buffer());
         }
         counts
     }
@@ -229,7 +230,7 @@ impl Qp {
         self.sq.lost = false;
         self.rq.ci = 0;
         self.rq.pi = 0;
-        self.rc = None;
+        self.transport = None;
         self.path = None;
         self.state = QpState::Reset;
         self.flush_poll = None;

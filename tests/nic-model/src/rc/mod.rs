@@ -20,7 +20,7 @@
 pub mod aeth;
 mod requester;
 mod responder;
-mod segment;
+pub(crate) mod segment;
 pub mod testing;
 #[cfg(test)]
 mod tests;

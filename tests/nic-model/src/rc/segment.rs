@@ -4,12 +4,12 @@ use super::types::{SendKind, SendOp};
 use crate::wire::opcode::{self, Position};
 
 /// Packets that a message of `len` bytes takes: one when it is empty.
-pub(super) fn packets(len: u32, mtu: u32) -> u32 {
+pub(crate) fn packets(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
 /// Where packet `index` of `count` stands.
-pub(super) fn position(index: u32, count: u32) -> Position {
+pub(crate) fn position(index: u32, count: u32) -> Position {
     match (index == 0, index + 1 == count) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
@@ -19,7 +19,7 @@ pub(super) fn position(index: u32, count: u32) -> Position {
 }
 
 /// Opcode of a request packet; `None` for work that has no packets.
-pub(super) fn request_opcode(kind: SendKind, position: Position) -> Option<u8> {
+pub(crate) fn request_opcode(kind: SendKind, position: Position) -> Option<u8> {
     use Position::{First, Last, Middle, Only};
     use SendKind as K;
     Some(match (kind, position) {
@@ -45,7 +45,7 @@ pub(super) fn request_opcode(kind: SendKind, position: Position) -> Option<u8> {
 }
 
 /// Opcode of a READ response packet.
-pub(super) fn read_response_opcode(position: Position) -> u8 {
+pub(crate) fn read_response_opcode(position: Position) -> u8 {
     match position {
         Position::First => opcode::RC_READ_RESPONSE_FIRST,
         Position::Middle => opcode::RC_READ_RESPONSE_MIDDLE,
@@ -56,7 +56,7 @@ pub(super) fn read_response_opcode(position: Position) -> u8 {
 
 /// How the requester treats an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Class {
+pub(crate) enum Class {
     /// No packets.
     Local,
     /// The message goes out, an acknowledgement comes back.
@@ -66,7 +66,7 @@ pub(super) enum Class {
 }
 
 /// The class of an operation.
-pub(super) fn class(op: &SendOp) -> Class {
+pub(crate) fn class(op: &SendOp) -> Class {
     match op {
         SendOp::Nop => Class::Local,
         SendOp::Send
@@ -79,7 +79,7 @@ pub(super) fn class(op: &SendOp) -> Class {
 }
 
 /// Whether an operation takes a receive at the responder.
-pub(super) fn consumes_receive(op: &SendOp) -> bool {
+pub(crate) fn consumes_receive(op: &SendOp) -> bool {
     matches!(
         op,
         SendOp::Send | SendOp::SendImm { .. } | SendOp::SendInvalidate { .. } | SendOp::WriteImm { .. }

@@ -493,7 +493,7 @@ pub struct QpConfig {
 
 impl QpConfig {
     /// These attributes with an MTU that exists.
-    pub(super) fn with_valid_mtu(self) -> QpConfig {
+    pub(crate) fn with_valid_mtu(self) -> QpConfig {
         QpConfig {
             path_mtu: 1 << self.path_mtu.clamp(256, 4096).ilog2(),
             ..self

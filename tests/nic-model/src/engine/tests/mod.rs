@@ -6,6 +6,7 @@ mod hostile;
 mod operations;
 mod queues;
 mod shared;
+mod unreliable;
 
 use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{Cqc, Eqc, Mkc, Qpc, RoceAddrLayout};

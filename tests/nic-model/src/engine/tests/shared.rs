@@ -10,7 +10,16 @@ const SRQ_DBR: u64 = BASE + 0x2_2000;
 
 /// Side `last` with a UD QP on an SRQ that holds three receives of 48 bytes, in slots 0, 5 and 2.
 pub(super) fn srq_of_ud(last: u8) -> (Side, u32) {
-    let (mut side, srqn) = srq_of(last, 2);
+    filled_srq_of(last, 2)
+}
+
+/// The same with a UC QP.
+pub(super) fn srq_of_uc(last: u8) -> (Side, u32) {
+    filled_srq_of(last, 1)
+}
+
+fn filled_srq_of(last: u8, st: u8) -> (Side, u32) {
+    let (mut side, srqn) = srq_of(last, st);
     for (slot, next) in [(0u64, 5u16), (5, 2), (2, 7)] {
         let mut wqe = vec![0; 16];
         wqe[2..4].copy_from_slice(&next.to_be_bytes());
