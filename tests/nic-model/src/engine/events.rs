@@ -26,6 +26,8 @@ pub mod event_type {
     pub const WQ_INVALID_REQUEST: u8 = 0x10;
     /// A peer's request broke the protection.
     pub const WQ_ACCESS_ERROR: u8 = 0x11;
+    /// An SRQ is broken.
+    pub const SRQ_CATASTROPHIC: u8 = 0x12;
     /// The last WQE of a QP on an SRQ is done.
     pub const SRQ_LAST_WQE: u8 = 0x13;
     /// An SRQ fell below its limit.

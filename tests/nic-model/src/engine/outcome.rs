@@ -122,11 +122,16 @@ impl DataPlane {
         if qp.receive_from == ReceiveFrom::Own {
             qp.flush_poll = Some((now + FLUSH_POLL, FLUSH_POLL.as_nanos() as u64));
         }
-        let on_srq = matches!(qp.receive_from, ReceiveFrom::Srq(_));
+        qp.last_wqe_due = matches!(qp.receive_from, ReceiveFrom::Srq(_));
         // What follows a WQE that could not be understood is flushed too.
         qp.sq.stuck = false;
         self.wake(qpn);
-        if on_srq {
+    }
+
+    /// Tells that a QP in error takes no more from its SRQ, once all that it took is complete.
+    pub(super) fn tell_last_wqe(&mut self, qpn: u32) {
+        let due = self.objects.qps.get_mut(qpn).map(|qp| &mut qp.last_wqe_due);
+        if due.is_some_and(std::mem::take) {
             self.raise(Event::Queue {
                 event_type: event_type::SRQ_LAST_WQE,
                 number: qpn,
@@ -155,7 +160,7 @@ impl DataPlane {
                 buffer: &qp.buffer,
                 dbr: qp.dbr,
                 srqs: &mut objects.srqs,
-                limit_reached: &mut Vec::new(),
+                srq_events: &mut Vec::new(),
             };
             match source.take(host) {
                 Ok(Some(work)) => {

@@ -1,5 +1,6 @@
 //! Receive WQEs: the cyclic ring of a QP, and the linked list of an SRQ (PRM, receive queue).
 
+use super::events::event_type;
 use super::read_ring;
 use crate::host::{HostError, HostMemory};
 use crate::objects::qp::{ReceiveFrom, RecvRing};
@@ -23,8 +24,8 @@ pub(super) struct RecvSource<'a> {
     /// IOVA of the QP's doorbell record.
     pub dbr: u64,
     pub srqs: &'a mut Table<Srq>,
-    /// SRQs whose limit was reached during the call.
-    pub limit_reached: &'a mut Vec<u32>,
+    /// What happened to SRQs during the call: PRM event type, and SRQN.
+    pub srq_events: &'a mut Vec<(u8, u32)>,
 }
 
 impl RecvSource<'_> {
@@ -33,7 +34,7 @@ impl RecvSource<'_> {
         match self.from {
             ReceiveFrom::Own => take_own(self.ring, self.buffer, self.dbr, host),
             ReceiveFrom::Srq(srqn) => match self.srqs.get_mut(srqn) {
-                Some(srq) => take_shared(srq, host, self.limit_reached),
+                Some(srq) => take_shared(srq, host, self.srq_events),
                 None => Ok(None),
             },
             ReceiveFrom::Nowhere => Ok(None),
@@ -86,14 +87,28 @@ pub(super) fn take_own(
     Ok(Some(RecvWork { id, sges }))
 }
 
+/// Takes the next receive of an SRQ. What can't be read breaks the SRQ, once (IBTA vol. 1, 10.2.9.3).
 fn take_shared(
     srq: &mut Srq,
     host: &HostMemory,
-    limit_reached: &mut Vec<u32>,
+    events: &mut Vec<(u8, u32)>,
 ) -> Result<Option<RecvWork>, HostError> {
     if srq.error {
         return Ok(None);
     }
+    let taken = take_linked(srq, host, events);
+    if taken.is_err() {
+        srq.error = true;
+        events.push((event_type::SRQ_CATASTROPHIC, srq.srqn));
+    }
+    taken
+}
+
+fn take_linked(
+    srq: &mut Srq,
+    host: &HostMemory,
+    events: &mut Vec<(u8, u32)>,
+) -> Result<Option<RecvWork>, HostError> {
     if srq.posted == srq.taken {
         srq.posted = host.read_be32(srq.dbr)? as u16;
     }
@@ -102,7 +117,6 @@ fn take_shared(
         return Ok(None);
     }
     if u32::from(left) > srq.wqes {
-        srq.error = true;
         return Err(HostError::OutOfSlice {
             at: usize::from(left),
             len: 1,
@@ -119,7 +133,7 @@ fn take_shared(
     srq.taken = srq.taken.wrapping_add(1);
     if srq.limit != 0 && left - 1 < srq.limit {
         srq.limit = 0;
-        limit_reached.push(srq.srqn);
+        events.push((event_type::SRQ_LIMIT, srq.srqn));
     }
     Ok(Some(RecvWork { id: slot, sges }))
 }

@@ -13,6 +13,9 @@ use crate::rc::types::{AtomicMode, QpConfig};
 /// Payload that an RC QP may have unacknowledged: enough for a cable, little enough that a loss is cheap.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
+/// `srqc.state` of an SRQ that is broken.
+const SRQ_ERROR: u8 = 1;
+
 /// Puts a fallibly built object in a table.
 pub(super) fn insert<T>(
     table: &mut Table<T>,
@@ -144,6 +147,7 @@ impl DataPlane {
         let srq = self.objects.srqs.get(srqn).ok_or(no_such("SRQ", srqn))?;
         *srqc = srq.context;
         srqc.set_lwm(srq.limit);
+        let _ = srqc.set_state(if srq.error { SRQ_ERROR } else { 0 });
         Ok(())
     }
 

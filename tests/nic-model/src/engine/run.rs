@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::events::{Event, event_type};
+use super::events::Event;
 use super::memory::Memory;
 use super::recv::RecvSource;
 use super::send::SendSource;
@@ -156,6 +156,7 @@ impl DataPlane {
             .is_some_and(|qp| qp.state() == QpState::Err)
         {
             self.flush_receives(qpn);
+            self.tell_last_wqe(qpn);
         }
         self.set_timer(qpn);
     }
@@ -296,7 +297,7 @@ impl DataPlane {
         qpn: u32,
         f: impl FnOnce(&mut Option<Transport>, &mut Memory<'_>) -> R,
     ) -> Option<R> {
-        let mut limit_reached = Vec::new();
+        let mut srq_events = Vec::new();
         let result = {
             let DataPlane {
                 objects,
@@ -323,7 +324,7 @@ impl DataPlane {
                     buffer,
                     dbr: qp.dbr,
                     srqs: &mut objects.srqs,
-                    limit_reached: &mut limit_reached,
+                    srq_events: &mut srq_events,
                 },
                 violations,
                 counters,
@@ -338,11 +339,8 @@ impl DataPlane {
             counters.remote_refusals += remote;
             result
         };
-        for srqn in limit_reached {
-            self.raise(Event::Queue {
-                event_type: event_type::SRQ_LIMIT,
-                number: srqn,
-            });
+        for (event_type, number) in srq_events {
+            self.raise(Event::Queue { event_type, number });
         }
         Some(result)
     }

@@ -131,6 +131,8 @@ pub struct Qp {
     pub timer_at: Option<Nanos>,
     /// What it counted, without its present transport's part.
     pub counts: QueueCounters,
+    /// Its last WQE of an SRQ is to be told.
+    pub last_wqe_due: bool,
     /// While in error: when to look for new receives next, and the interval.
     pub flush_poll: Option<(Nanos, u64)>,
 }
@@ -203,6 +205,7 @@ impl Qp {
             queued: false,
             timer_at: None,
             counts: QueueCounters::default(),
+            last_wqe_due: false,
             flush_poll: None,
         })
     }
@@ -234,6 +237,7 @@ impl Qp {
         self.path = None;
         self.state = QpState::Reset;
         self.flush_poll = None;
+        self.last_wqe_due = false;
     }
 }
 

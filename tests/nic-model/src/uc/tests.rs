@@ -101,7 +101,7 @@ impl End {
 /// A sender whose memory holds a pattern, and a receiver.
 fn ends() -> (End, End) {
     let (mut a, b) = (end(), end());
-    let pattern: Vec<u8> = (0..0x2000u32).map(|i| (i * 13 >> 3) as u8).collect();
+    let pattern: Vec<u8> = (0..0x2000u32).map(|i| ((i * 13) >> 3) as u8).collect();
     a.mem.fill(KEY, VA, &pattern);
     (a, b)
 }

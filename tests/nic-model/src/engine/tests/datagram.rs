@@ -568,6 +568,7 @@ fn datagrams_take_receives_of_an_srq_and_its_limit_and_last_wqe_are_told() {
         .dp
         .modify_qp(QpTransition::To2Err, pair.b.qpn, &context)
         .unwrap();
+    pair.run();
     assert_eq!((pair.b.eqe(1)[1], be32(&pair.b.eqe(1), 0x38)), (0x13, pair.b.qpn));
     assert_eq!(pair.b.eqe(2)[63] & 1, 1, "told once");
 }

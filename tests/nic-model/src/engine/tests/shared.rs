@@ -98,9 +98,33 @@ fn wqes_are_taken_along_the_list_and_the_limit_is_told_once() {
 }
 
 #[test]
-fn a_count_past_the_ring_breaks_the_srq_and_nothing_else() {
+fn the_last_wqe_is_told_after_the_receive_in_use_was_flushed() {
     let mut a = Side::new(1);
     let (mut b, _) = with_srq(2);
+    a.connect(2, b.qpn);
+    b.connect(1, a.qpn);
+    let mut wqe = vec![0; 16];
+    wqe.extend(data(8192, b.key, DATA));
+    b.fill(SRQ_RING, &wqe);
+    b.dp.host.write_be32(SRQ_DBR, 1).unwrap();
+    a.post(opcode::SEND, CQE, 0, &data(8192, a.key, DATA));
+    a.ring();
+    while a.dp.run(Nanos(1)) {}
+    let first = a.dp.take_frame().unwrap();
+    b.dp.receive(Nanos(2), first);
+    b.dp.modify_qp(QpTransition::To2Err, b.qpn, &Qpc::zeroed())
+        .unwrap();
+    assert_eq!(b.eqe(0)[63] & 1, 1, "not yet");
+    while b.dp.run(Nanos(3)) {}
+    let flushed = b.poll().unwrap();
+    assert_eq!((flushed[63] >> 4, flushed[0x37]), (0xe, 0x05));
+    assert_eq!((b.eqe(0)[1], be32(&b.eqe(0), 0x38)), (0x13, b.qpn));
+}
+
+#[test]
+fn a_count_past_the_ring_breaks_the_srq_and_nothing_else() {
+    let mut a = Side::new(1);
+    let (mut b, srqn) = with_srq(2);
     a.connect(2, b.qpn);
     b.connect(1, a.qpn);
     b.dp.host.write_be32(SRQ_DBR, 9).unwrap();
@@ -108,5 +132,18 @@ fn a_count_past_the_ring_breaks_the_srq_and_nothing_else() {
     a.ring();
     let mut pair = Pair { a, b, now: Nanos(1) };
     pair.pass(std::time::Duration::from_millis(1));
-    assert!(pair.b.dp.violations.count(Violation::HostMemory) > 0);
+    assert_eq!(pair.b.dp.violations.count(Violation::HostMemory), 1);
+    let events: Vec<(u8, u32)> = (0..3)
+        .map(|i| pair.b.eqe(i))
+        .filter(|eqe| eqe[63] & 1 == 0)
+        .map(|eqe| (eqe[1], be32(&eqe, 0x38)))
+        .collect();
+    assert_eq!(
+        events.iter().filter(|e| **e == (0x12, srqn)).count(),
+        1,
+        "{events:?}"
+    );
+    let mut context = Srqc::zeroed();
+    pair.b.dp.query_srq(srqn, &mut context).unwrap();
+    assert_eq!(context.state(), 1);
 }
