@@ -69,11 +69,52 @@ class Running:
         return Result(self.command, self.code, self.out)
 
 
+def free_port():
+    """A TCP port of the host's that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Control:
+    """A second network of a guest, on which programs in it and on the host reach each other by TCP. Nothing leaves the
+    machine: only the ports named here lead anywhere.
+
+    `listen` are ports that guest programs listen at: the host reaches them at 127.0.0.1, port `host_port[PORT]`.
+    `reach` are ports that host programs shall listen at at 127.0.0.1, port `host_port[PORT]`: the guest reaches them
+    at `HOST`, port PORT.
+    """
+
+    MAC = "52:54:00:0c:00:01"
+    GUEST = "10.0.2.15"
+    HOST = "10.0.2.100"
+
+    def __init__(self, listen=(), reach=()):
+        self.listen = {port: free_port() for port in listen}
+        self.reach = {port: free_port() for port in reach}
+
+    def netdev(self, image):
+        """For QEMU's command line."""
+        text = "user,id=control,restrict=on"
+        for port, host in self.listen.items():
+            text += ",hostfwd=tcp:127.0.0.1:%d-:%d" % (host, port)
+        for port, host in self.reach.items():
+            # A program for each connection, as QEMU would connect only once itself.
+            program = "%s nc 127.0.0.1 %d" % (image.root / "usr/bin/busybox", host)
+            text += ",guestfwd=tcp:%s:%d-cmd:%s" % (self.HOST, port, program)
+        return text
+
+    def set_up(self, guest):
+        """Gives the guest's end its address."""
+        guest.run("modprobe virtio_net; for n in /sys/class/net/*; do [ \"$(cat $n/address)\" = %s ] && d=${n##*/}; done; "
+                  "ip link set $d up && ip addr add %s/24 dev $d" % (self.MAC, self.GUEST))
+
+
 class Guest:
     """One virtual machine. Use it as a context manager, so that it always ends."""
 
     def __init__(self, image, folder, name, nics=(), models=(), memory="1G", cpus=2, kernel="6.12", share=None,
-                 iommu=False, accel="tcg", append="", reboots=False):
+                 iommu=False, accel="tcg", append="", reboots=False, control=None):
         self.image = image
         self.name = name
         self.folder = folder / name
@@ -89,6 +130,7 @@ class Guest:
         self.accel = accel
         self.append = append
         self.reboots = reboots
+        self.control = control
         self.process = None
         self.numbers = iter(range(1, 1 << 30))
         self.running = {}
@@ -127,6 +169,9 @@ class Guest:
             line += ["-netdev", "dgram,id=n%d,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s"
                      % (number, local, remote)]
             line += ["-device", "virtio-net-pci,netdev=n%d,mac=%s,romfile=" % (number, mac)]
+        if self.control:
+            line += ["-netdev", self.control.netdev(self.image)]
+            line += ["-device", "virtio-net-pci,netdev=control,mac=%s,romfile=" % Control.MAC]
         for number, path in enumerate(self.models):
             # Behind a root port of its own, so that it is a PCIe endpoint with a link.
             line += ["-device", "pcie-root-port,id=port%d,chassis=%d,slot=%d" % (number, number + 1, number)]

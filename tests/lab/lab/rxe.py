@@ -1,0 +1,196 @@
+"""A guest with Linux's Soft-RoCE (rdma_rxe) on a virtio-net, as a peer of ferroce on the host."""
+
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import time
+
+from . import image, qemu, run, wire
+
+GUEST_MAC = "52:54:00:09:00:02"
+NIC_MAC = "02:fe:44:0c:e0:01"
+ADDRESSES = {"ipv4": ("10.9.0.1", "10.9.0.2"), "ipv6": ("fd00:9::1", "fd00:9::2")}
+PREFIXES = {"ipv4": 24, "ipv6": 64}
+VLAN = 7
+VLAN_ADDRESSES = ("10.9.7.1", "10.9.7.2")
+# The port at which Debian's tools meet.
+PORT = 18515
+# What rdma_rxe counts of things that went wrong on a good wire. What it counts where an answer was late, since other
+# programs had the processors, is not among them (completer_retry_err, duplicate_request).
+FAULTS = ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"]
+ROCE_PORT = 4791
+
+
+def link_local(mac):
+    """The link-local address that is made of a MAC address (RFC 4291)."""
+    a, b, c, d, e, f = (int(byte, 16) for byte in mac.split(":"))
+    return "fe80::%x:%x:%x:%x" % ((a ^ 2) << 8 | b, c << 8 | 0xff, 0xfe00 | d, e << 8 | f)
+
+
+class Program:
+    """`ferroce` on the host, with a NIC model of its own at the other end of the guest's wire."""
+
+    def __init__(self, peer, name, arguments, options=()):
+        self.peer = peer
+        self.name = name
+        self.pcap = peer.task.folder / (name + ".pcap")
+        self.log = peer.task.folder / (name + ".log")
+        line = [str(peer.task.ferroce), *arguments, "--device", "model:dgram:%s,%s" % peer.end]
+        line += ["--mac", NIC_MAC, "--pcap", str(self.pcap), *options]
+        if "--vlan" in options:
+            line += ["--address", "%s/24" % VLAN_ADDRESSES[0]]
+        else:
+            for family, (own, _) in ADDRESSES.items():
+                line += ["--address", "%s/%d" % (own, PREFIXES[family])]
+        self.line = line
+        self.process = None
+        peer.task.parts.append(self)
+
+    def start(self):
+        """Starts it."""
+        self.output = open(self.log, "wb")
+        environment = {**os.environ, "RUST_LOG": "warn,ferroce_nic_model=info"}
+        self.process = subprocess.Popen(self.line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=self.output, env=environment, start_new_session=True)
+        return self
+
+    def listening(self, port, timeout=60):
+        """Returns when it listens at a TCP port of the host's."""
+        deadline = time.monotonic() + timeout
+        wanted = ":%04X " % port
+        while time.monotonic() < deadline and self.process.poll() is None:
+            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+                with open(table) as sockets:
+                    if any(line.split()[3] == "0A" and wanted in line.split()[1] + " " for line in sockets.readlines()[1:]):
+                        return
+            time.sleep(0.05)
+        raise run.Failed("%s does not listen at port %d: %s" % (self.name, port, self.tail()))
+
+    def result(self, timeout=120):
+        """Waits for its end: exit status, and the JSON object that it printed."""
+        try:
+            out, _ = self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            out, _ = self.process.communicate()
+        self.output.close()
+        text = out.decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        return self.process.returncode, json.loads(lines[-1]) if lines else {"output": text}
+
+    def tail(self, *_):
+        """The last lines of its log."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-20:])
+
+    def stop(self):
+        """Ends it, if it still runs."""
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+class Peer:
+    """The guest. `hub` puts a wire between that a run can make bad."""
+
+    def __init__(self, task, mtu=9000, listen=(PORT,), reach=(PORT,)):
+        self.task = task
+        end, self.end = wire.pair(task.folder, "rxe")
+        self.control = qemu.Control(listen, reach)
+        self.guest = task.guest("rxe", nics=[(GUEST_MAC, *end)], control=self.control)
+        self._set_up(mtu)
+        self.gids = self._gids()
+
+    def _set_up(self, mtu):
+        guest = self.guest
+        self.control.set_up(guest)
+        guest.run("for n in /sys/class/net/*; do [ \"$(cat $n/address)\" = %s ] && ip link set ${n##*/} name wire; done; "
+                  "ip link set wire mtu %d && ip link set wire up" % (GUEST_MAC, mtu))
+        for family, (_, own) in ADDRESSES.items():
+            guest.run("ip addr add %s/%d dev wire %s" % (own, PREFIXES[family], "nodad" if family == "ipv6" else ""))
+        guest.run("ip link add link wire name wire.%d type vlan id %d && ip link set wire.%d up && "
+                  "ip addr add %s/24 dev wire.%d" % (VLAN, VLAN, VLAN, VLAN_ADDRESSES[1], VLAN))
+        guest.run("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev wire && sleep 1", timeout=60)
+
+    def neighbours(self):
+        """Tells the guest the MAC address of our NIC, where nothing answers for it."""
+        for own in [addresses[0] for addresses in ADDRESSES.values()] + [link_local(NIC_MAC)]:
+            self.guest.run("ip neigh replace %s lladdr %s dev wire nud permanent" % (own, NIC_MAC))
+        self.guest.run("ip neigh replace %s lladdr %s dev wire.%d nud permanent" % (VLAN_ADDRESSES[0], NIC_MAC, VLAN))
+
+    def _gids(self):
+        """Index of the GID of each kind of address."""
+        folder = "/sys/class/infiniband/rxe0/ports/1"
+        out = self.guest.run("cd %s; for i in $(seq 0 15); do echo $i $(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null); done"
+                             % folder).out
+        found = {}
+        for index, gid in re.findall(r"^(\d+) (\S+) RoCE v2", out, re.M):
+            words = gid.split(":")
+            if words[0] == "fe80":
+                found.setdefault("link-local", int(index))
+            elif words[0] == "fd00":
+                found["ipv6"] = int(index)
+            elif words[5] == "ffff":
+                v4 = ".".join(str(int(words[n][m:m + 2], 16)) for n in (6, 7) for m in (0, 2))
+                found["vlan" if v4 == VLAN_ADDRESSES[1] else "ipv4"] = int(index)
+        if set(found) != {"link-local", "ipv6", "ipv4", "vlan"}:
+            raise run.Failed("rxe has not all GIDs: %r of %s" % (found, out))
+        return found
+
+    def counters(self):
+        """What rdma_rxe counts."""
+        out = self.guest.run("cd /sys/class/infiniband/rxe0/ports/1/hw_counters; grep . *").out
+        return {name: int(value) for name, value in re.findall(r"^(\w+):(\d+)$", out, re.M)}
+
+    def listening(self, port=PORT):
+        """Returns when a program in the guest listens at a TCP port."""
+        self.guest.run("for i in $(seq 200); do ss -tln | grep -q ':%d ' && exit 0; sleep 0.1; done; exit 1" % port)
+
+    def all_accepted(self, what, before, pcap):
+        """Checks that rdma_rxe has found nothing wrong since `before`, and accepted each packet that we sent: it counts a
+        packet when its headers and its ICRC are right."""
+        now = self.counters()
+        grown = {name: now[name] - before[name] for name in FAULTS if now[name] != before[name]}
+        self.task.check("%s: rxe counts no fault" % what, not grown, grown)
+        ours, theirs = packets(pcap)
+        accepted, sent = (now[name] - before[name] for name in ("rcvd_pkts", "sent_pkts"))
+        self.task.check("%s: rxe accepted each of our packets" % what, accepted == ours and sent >= theirs > 0,
+                        "%d accepted of %d; %d came of %d" % (accepted, ours, theirs, sent))
+
+
+def frames(pcap):
+    """The frames of a capture file."""
+    data = pcap.read_bytes()
+    order = "<" if data[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
+    at = 24
+    while at + 16 <= len(data):
+        (length,) = struct.unpack_from(order + "8xI", data, at)
+        yield data[at + 16:at + 16 + length]
+        at += 16 + length
+
+
+def packets(pcap):
+    """RoCE v2 packets of a capture: how many from our NIC, how many from others."""
+    counts = [0, 0]
+    own = bytes.fromhex(NIC_MAC.replace(":", ""))
+    for frame in frames(pcap):
+        at = 16 if frame[12:14] == b"\x81\x00" else 12
+        if frame[at:at + 2] == b"\x08\x00":
+            udp = frame[at + 11] == 17 and at + 2 + (frame[at + 2] & 15) * 4
+        else:
+            udp = frame[at:at + 2] == b"\x86\xdd" and frame[at + 8] == 17 and at + 42
+        if udp and struct.unpack_from(">H", frame, udp + 2)[0] == ROCE_PORT:
+            counts[frame[6:12] != own] += 1
+    return counts
+
+
+def check_frames(task, what, pcap, at_least):
+    """Checks each frame of a capture with tshark and scapy."""
+    python = image.TOP / "target/venv/bin/python"
+    program = image.TOP / "tests/wire-check/check_pcap.py"
+    done = subprocess.run([str(python), str(program), str(pcap), "--json", "--at-least", str(at_least)],
+                          check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    task.check("%s: each frame is right by tshark and scapy" % what, done.returncode == 0, done.stdout[-1000:])

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""ferroce pingpong with Debian's ibv_*_pingpong on Linux's Soft-RoCE, either as client and as server."""
+
+from lab import run, rxe
+
+# Tool, kind of GID, options of both sides, options of ferroce.
+QUICK = [
+    ("rc", "ipv4", "-n 100 -s 4096 -m 1024 -c", []),
+    ("rc", "link-local", "-n 100 -s 5000 -m 1024 -e", []),
+    ("rc", "ipv6", "-n 50 -s 65536 -m 4096 -c", []),
+    ("rc", "vlan", "-n 100 -s 1000 -m 1024 -c", ["--vlan", str(rxe.VLAN), "--priority", "3"]),
+]
+FULL = [
+    ("rc", "ipv4", "-n 500 -s 4096 -m 4096 -c", []),
+    ("rc", "ipv4", "-n 4 -s 1048576 -m 4096 -c -e", []),
+    ("rc", "link-local", "-n 10 -s 65537 -m 256 -c", []),
+    ("rc", "ipv6", "-n 100 -s 1 -m 1024", []),
+    ("rc", "ipv6", "-n 100 -s 2049 -m 2048 -c -e", []),
+    ("rc", "vlan", "-n 100 -s 65536 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
+]
+
+
+def gid_option(kind):
+    """ferroce's name for it."""
+    return ["--gid", "roce-v2-ipv4" if kind == "vlan" else "roce-v2-" + kind]
+
+
+def as_client(peer, name, case):
+    """The server is in the guest."""
+    tool, kind, options, more = case
+    server = peer.guest.run_in_background("ibv_%s_pingpong -g %d %s" % (tool, peer.gids[kind], options), timeout=90)
+    peer.listening()
+    port = ["--port", str(peer.control.listen[rxe.PORT]), "--peer-mac", rxe.GUEST_MAC, "--json", "127.0.0.1"]
+    program = rxe.Program(peer, name, ["pingpong", tool], options.split() + gid_option(kind) + more + port)
+    code, result = program.start().result()
+    return program, code, result, server.result()
+
+
+def as_server(peer, name, case):
+    """The client is in the guest."""
+    tool, kind, options, more = case
+    port = peer.control.reach[rxe.PORT]
+    extra = ["--port", str(port), "--peer-mac", rxe.GUEST_MAC, "--json"]
+    program = rxe.Program(peer, name, ["pingpong", tool], options.split() + more + extra).start()
+    program.listening(port)
+    command = "ibv_%s_pingpong -g %d %s %s" % (tool, peer.gids[kind], options, peer.control.HOST)
+    client = peer.guest.run(command, timeout=90, check=False)
+    code, result = program.result()
+    return program, code, result, client
+
+
+def play(peer, number, role, case):
+    """One game, and all that can be checked of it."""
+    tool, kind, options, _ = case
+    what = "%s %s over %s, ferroce as %s" % (tool, options, kind, role)
+    name = "%02d-%s-%s-%s" % (number, tool, kind, role)
+    before = peer.counters()
+    program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
+    right = code == 0 and other.code == 0 and result.get("ok") is True
+    peer.task.check(what, right, "%s\n%s\n%s" % (result, program.tail(), other))
+    if not right:
+        return
+    losses = {key: result["losses"][key] for key in ("out_of_sequence", "without_receive") if result["losses"][key]}
+    peer.task.check("%s: nothing was lost" % what, not losses, losses)
+    peer.all_accepted(what, before, program.pcap)
+    rxe.check_frames(peer.task, what, program.pcap, 2 * int(options.split()[1]))
+
+
+def body(task, arguments):
+    """Soft-RoCE in a guest and ferroce on the host: pingpong both ways over IPv4, IPv6 and a VLAN."""
+    peer = rxe.Peer(task)
+    peer.neighbours()
+    number = 0
+    for case in QUICK + (FULL if arguments.full else []):
+        for role in ("client", "server"):
+            number += 1
+            play(peer, number, role, case)
+    bad = [line for line in peer.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]
+    task.check("rxe found each ICRC right", not bad, "\n".join(bad[:5]))
+
+
+if __name__ == "__main__":
+    run.main("rxe-pingpong", body)
