@@ -8,8 +8,8 @@ use super::{encode, plain_answer};
 use crate::command::{Command, DecodeError, EncodeError, output};
 use crate::layout::Layout;
 use crate::layouts::{
-    AtomicCaps, CmdHcaCap, CmdHcaCap2, OdpCap, PerProtocolNetworkingOffloadCaps, QueryHcaCapIn,
-    QueryHcaCapOut, RoceCap, SetHcaCapIn,
+    AtomicCaps, CmdHcaCap, CmdHcaCap2, FlowTableNicCap, OdpCap, PerProtocolNetworkingOffloadCaps,
+    QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn,
 };
 use crate::opcode::Opcode;
 use crate::status::numbers;
@@ -68,6 +68,7 @@ capability! {
     AtomicCaps = ATOMIC;
     RoceCap = ROCE;
     PerProtocolNetworkingOffloadCaps = ETHERNET_OFFLOADS;
+    FlowTableNicCap = FLOW_TABLE;
 }
 
 /// A group of capabilities as the firmware has it, with what the PRM's tables have no names for: SET_HCA_CAP is to

@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use zerocopy::IntoBytes;
+
 use super::{encode, plain_answer};
 use crate::command::{Command, DecodeError, EncodeError, output};
 use crate::layouts::{
@@ -114,6 +116,49 @@ impl Command for ModifyNicVportContext<'_> {
         *input.field_select_mut() = self.fields;
         *input.nic_vport_context_mut() = *self.context;
         Ok(encode(Self::OPCODE, 0, &input, &[]))
+    }
+
+    plain_answer!();
+}
+
+/// Kinds of address lists of a virtual port (`allowed_list_type`).
+pub mod address_list {
+    /// Stations whose frames are wanted.
+    pub const UNICAST: u8 = 0;
+    /// Groups whose frames are wanted.
+    pub const MULTICAST: u8 = 1;
+}
+
+/// Says which frames the function's own virtual port wants, for the embedded switch before it.
+#[derive(Clone, Copy, Debug)]
+pub struct SetAddressList<'a> {
+    /// [`address_list`].
+    pub kind: u8,
+    /// The addresses, as many as `log_max_current_uc_list` and `log_max_current_mc_list` allow.
+    pub macs: &'a [[u8; 6]],
+}
+
+impl Command for SetAddressList<'_> {
+    const OPCODE: Opcode = Opcode::MODIFY_NIC_VPORT_CONTEXT;
+
+    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut input = ModifyNicVportContextIn::default();
+        input.field_select_mut().set_addresses_list(true);
+        let context = input.nic_vport_context_mut();
+        context.set_allowed_list_type(self.kind)?;
+        let size = u16::try_from(self.macs.len()).map_err(|_| EncodeError::TooMany {
+            what: "addresses",
+            count: self.macs.len(),
+            max: 0xfff,
+        })?;
+        context.set_allowed_list_size(size)?;
+        let mut bytes = encode(Self::OPCODE, 0, &input, &[]);
+        for mac in self.macs {
+            let mut entry = MacAddressLayout::default();
+            entry.set_bytes(*mac);
+            bytes.extend_from_slice(entry.as_bytes());
+        }
+        Ok(bytes)
     }
 
     plain_answer!();
