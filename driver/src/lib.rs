@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   verbs        PD, MR, CQ, QP: what programs use
+//!   link         the NIC's addresses: ARP, neighbour discovery, echo; which GID reaches whom
+//!   ethernet     raw Ethernet queues and the rules that fill them
 //!   ring         send, receive and completion queues: the fast path
 //!   bring-up     firmware commands, pages, event queues, health
 //!   mem          IOVA space, DMA memory          mmio, barrier   registers and the order of stores
@@ -27,12 +29,14 @@ mod config;
 pub mod context;
 mod eq;
 pub mod error;
+pub mod ethernet;
 pub mod events;
 mod fd;
 pub mod gid;
 mod hca;
 pub mod health;
 pub mod host;
+pub mod link;
 pub mod pages;
 pub mod port;
 pub mod reaper;

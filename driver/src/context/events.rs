@@ -1,7 +1,7 @@
 //! A context's events: completion vectors, and what happens without having been asked for.
 
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferroce_hw_regs::ids::Eqn;
 
@@ -11,6 +11,9 @@ use crate::cmdq::lock;
 use crate::eq::{EventVector, Waited};
 use crate::error::{DeviceFailure, StepError};
 use crate::events::{AsyncEvent, CompCounter, Handler, Object};
+
+/// How often a thread that waits for long looks for what it was not told of.
+const IDLE_RECHECK: Duration = Duration::from_secs(1);
 
 impl Context {
     // Completion vectors.
@@ -82,6 +85,28 @@ impl Context {
         };
         let waited = vector.wait(&self.hca, deadline, &mut || counter.count() != seen);
         self.waited(waited)
+    }
+
+    /// Waits until `ready` holds: whether it does, or the deadline came first. `ready` is asked often, must be cheap, and take
+    /// no lock that is held while the vector is woken ([`Context::wake`]).
+    pub(crate) fn wait_until(
+        &self,
+        vector: usize,
+        deadline: Option<Instant>,
+        ready: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, DeviceFailure> {
+        let Some(vector) = self.vector(vector) else {
+            return Ok(false);
+        };
+        let waited = vector.wait_rechecking(&self.hca, deadline, IDLE_RECHECK, ready);
+        self.waited(waited)
+    }
+
+    /// Makes everybody who waits on a completion vector look again at what they wait for.
+    pub(crate) fn wake(&self, vector: usize) {
+        if let Some(vector) = self.vector(vector) {
+            vector.wake();
+        }
     }
 
     fn waited(&self, waited: Waited) -> Result<bool, DeviceFailure> {

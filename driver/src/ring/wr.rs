@@ -56,6 +56,11 @@ impl Sge {
         Sge { addr, len, key }
     }
 
+    /// The key as a number.
+    pub(crate) fn key(&self) -> u32 {
+        self.key
+    }
+
     /// Address of the first byte.
     pub fn addr(&self) -> u64 {
         self.addr

@@ -106,6 +106,9 @@ pub enum CreateError {
     /// The completion vector has no event queue.
     #[error("its completion vector has no event queue")]
     EventQueue(#[source] StepError),
+    /// The port doesn't say what it is.
+    #[error("the port's address and MTU can't be read")]
+    Port(#[source] StepError),
     /// Firmware refused.
     #[error(transparent)]
     Command(#[from] CommandError),
@@ -113,7 +116,7 @@ pub enum CreateError {
 
 /// Hands on what a command that makes an object gave. Where firmware may have made the object without saying so, `keep` is
 /// called: the object's memory must stay.
-pub(super) fn made<T>(
+pub(crate) fn made<T>(
     result: Result<T, impl Into<CreateError>>,
     keep: impl FnOnce(),
 ) -> Result<T, CreateError> {

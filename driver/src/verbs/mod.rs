@@ -64,6 +64,11 @@ pub use qp::Qp;
 pub use to_state::{GSI_QKEY, QpAttributes, ToInit, ToRtr, ToRts, Update};
 pub use wc::{Datagram, Wc, WcError, WcOpcode, WcStatus, WcSuccess};
 
+// What queues that are no queue pair's need too.
+pub(crate) use error::made;
+pub(crate) use pages::{of_queue, queue_log_page_size};
+pub(crate) use user_index::UserIndexGuard;
+
 /// What moves between threads, and what is shared between them.
 const _: () = {
     const fn sent<T: Send>() {}
