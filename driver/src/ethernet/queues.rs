@@ -187,6 +187,7 @@ impl EthernetQueues {
         ring.queues.insert(Entry {
             key: index.get(),
             qpn: sender.sqn(),
+            datagram: false,
             filter: Filter::None,
             sq: Some(sq_consumer),
             rq: Some(rq_consumer),
