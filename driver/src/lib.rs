@@ -24,6 +24,7 @@ pub mod mmio;
 
 mod bringup;
 pub mod caps;
+pub mod cm;
 pub mod cmdq;
 mod config;
 pub mod context;

@@ -260,7 +260,7 @@ macro_rules! layout {
         }
     )*) => {$(
         $(#[$doc])*
-        #[doc = concat!("\n\nPRM layout `", $prm, "`, ", stringify!($bytes), " bytes.")]
+        #[doc = concat!("\n\nLayout `", $prm, "`, ", stringify!($bytes), " bytes.")]
         #[derive(
             Clone, Copy, PartialEq, Eq,
             ::zerocopy::FromBytes, ::zerocopy::IntoBytes, ::zerocopy::KnownLayout,

@@ -1,0 +1,4 @@
+//! The connection manager.
+#![allow(missing_docs)]
+pub mod machine;
+pub mod mad;
