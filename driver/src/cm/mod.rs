@@ -1,4 +1,38 @@
-//! The connection manager.
-#![allow(missing_docs)]
+//! The connection manager: RDMA CM, as Linux's `rdma_cm` speaks it on RoCE.
+//!
+//! ```text
+//!   Manager ── thread ── QP 1 ── machine (no I/O, no clock) ── datagrams (mad)
+//!      ├── connect ─▶ Connecting ─▶ Connection ── Qp in RTS ── events
+//!      └── Listener ─▶ Request ─ accept ─▶ Accepting ─▶ Connection
+//! ```
+//! A connection is asked for by IP address and port, and gives a queue pair that both sides have brought to RTS with the
+//! parameters that they agreed on. There are no indices to choose, and no events to acknowledge.
+//!
+//! Each call that waits has a deadline, and a form that doesn't wait, with an fd for any event loop.
+//!
+//! Sources: IBTA vol. 1, chapter 12 and annex A11; where Linux does otherwise, `docs/connections.md` says so.
+
+mod cell;
+mod connection;
+mod error;
+mod gsi;
+mod listener;
 pub mod machine;
 pub mod mad;
+mod manager;
+mod params;
+mod resolver;
+mod service;
+mod shared;
+
+pub use connection::{Connecting, Connection, Event};
+pub use error::{
+    ConnectError, DisconnectError, ListenError, LookupError, PrivateDataError, StartError, Stopped, WaitError,
+};
+pub use listener::{Accepting, Listener, Request};
+pub use machine::{DisconnectCause, Transport};
+pub use mad::RejectReason;
+pub use manager::{Manager, ManagerConfig, ManagerCounters};
+pub use params::Params;
+pub use resolver::{NeighbourHandler, ResolveError, Resolver, StaticTable};
+pub use shared::PathChange;

@@ -124,9 +124,18 @@ impl CqPoller {
     /// # Errors
     /// [`WaitError::Deadline`], or [`WaitError::Poll`] if the queue or the device failed.
     pub fn wait(&mut self, deadline: Instant) -> Result<(), WaitError> {
+        self.wait_or(deadline, &mut || false)
+    }
+
+    /// As [`Self::wait`], and ends also when `stop` holds; whoever makes it hold wakes the vector.
+    pub(crate) fn wait_or(
+        &mut self,
+        deadline: Instant,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<(), WaitError> {
         let started = Instant::now();
         loop {
-            if self.ring.is_ready() {
+            if self.ring.is_ready() || stop() {
                 return Ok(());
             }
             if self.shared.error.load(Ordering::Acquire) != HEALTHY {
@@ -135,10 +144,11 @@ impl CqPoller {
             // The device announces at once what it has written before it sees the arming.
             let seen = self.arm(false);
             let shared = &self.shared;
-            let woken =
-                shared
-                    .context
-                    .wait_completion(shared.vector, &shared.completions, seen, Some(deadline));
+            let completions = &shared.completions;
+            let mut ready = || completions.count() != seen || stop();
+            let woken = shared
+                .context
+                .wait_until(shared.vector, Some(deadline), &mut ready);
             match woken {
                 Ok(true) => {}
                 Ok(false) if self.ring.is_ready() => return Ok(()),

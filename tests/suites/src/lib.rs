@@ -3,6 +3,7 @@
 //! The tests themselves are in `tests/`; here is what several of them use.
 
 pub mod bare_host;
+pub mod cm;
 pub mod fake;
 pub mod fuzz;
 pub mod nics;

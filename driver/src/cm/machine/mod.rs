@@ -35,6 +35,8 @@ pub use types::{
 };
 
 use super::mad::{RejectReason, ServiceId};
+use crate::gid::Gid;
+use crate::port::MacAddress;
 use build::{Mad, OF_OTHER, OF_REP, OF_REQ, Rejection};
 use conn::{Conn, State};
 use sidr::Sidr;
@@ -106,6 +108,22 @@ impl Machine {
         self.conns
             .get(&id)
             .is_some_and(|conn| conn.state == State::TimeWait)
+    }
+
+    /// Whether there is such a connection.
+    #[must_use]
+    pub fn knows(&self, id: CommId) -> bool {
+        self.conns.contains_key(&id)
+    }
+
+    /// Connections that are in use with the peer at an address, and the MAC address that each sends to.
+    #[must_use]
+    pub fn in_use_with(&self, gid: Gid) -> Vec<(CommId, MacAddress)> {
+        let with = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.state == State::Established && conn.path.dgid == gid);
+        with.map(|(id, conn)| (*id, conn.path.dmac)).collect()
     }
 
     /// Connections that there are, those in time-wait included.

@@ -118,7 +118,7 @@ pub struct ConnectRequest {
     pub transport: Transport,
     /// The queue pair (24 bits).
     pub qpn: u32,
-    /// PSN of this side's first packet (24 bits).
+    /// PSN that the peer shall begin with (24 bits): what this side's receive queue expects (IBTA vol. 1, 12.7.10).
     pub psn: u32,
     /// Path MTU.
     pub mtu: Mtu,
@@ -153,7 +153,7 @@ pub struct Requested {
     pub remote_guid: u64,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// PSN of the peer's first packet.
+    /// PSN that this side shall begin with.
     pub psn: u32,
     /// Path MTU.
     pub mtu: Mtu,
@@ -178,7 +178,7 @@ pub struct Requested {
 pub struct AcceptReply {
     /// The queue pair (24 bits).
     pub qpn: u32,
-    /// PSN of this side's first packet (24 bits).
+    /// PSN that the peer shall begin with (24 bits).
     pub psn: u32,
     /// Most READs and atomics of the peer that this side answers at a time.
     pub responder_resources: u8,
@@ -199,7 +199,7 @@ pub struct AcceptReply {
 pub struct Accepted {
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// PSN of the peer's first packet.
+    /// PSN that this side shall begin with.
     pub psn: u32,
     /// Most READs and atomics that the peer answers at a time.
     pub responder_resources: u8,

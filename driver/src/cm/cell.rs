@@ -1,0 +1,128 @@
+//! What a thread waits on: a queue of news with a condition, and an eventfd for those who want one.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::cmdq::lock;
+use crate::fd::EventFd;
+
+/// News for one object of the program.
+#[derive(Debug)]
+pub(super) struct Cell<T> {
+    news: Mutex<VecDeque<T>>,
+    changed: Condvar,
+    /// Made when it is first asked for: ten thousand connections must not need ten thousand fds.
+    fd: OnceLock<EventFd>,
+}
+
+impl<T> Default for Cell<T> {
+    fn default() -> Self {
+        Self {
+            news: Mutex::default(),
+            changed: Condvar::new(),
+            fd: OnceLock::new(),
+        }
+    }
+}
+
+impl<T> Cell<T> {
+    /// Adds news. What may be there at a time is bounded by the states that its object can go through.
+    pub(super) fn push(&self, news: T) {
+        let mut queue = lock(&self.news);
+        queue.push_back(news);
+        // Under the lock, so that it is never taken for older than what another thread takes out.
+        if let Some(fd) = self.fd.get() {
+            fd.signal();
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// The oldest news.
+    pub(super) fn pop(&self) -> Option<T> {
+        let mut queue = lock(&self.news);
+        let news = queue.pop_front();
+        if queue.is_empty()
+            && let Some(fd) = self.fd.get()
+        {
+            fd.drain();
+        }
+        news
+    }
+
+    /// The oldest news, as soon as there is any; `None` at the deadline.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<T> {
+        let mut queue = lock(&self.news);
+        while queue.is_empty() {
+            queue = match deadline {
+                None => self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.checked_duration_since(Instant::now())?;
+                    let waited = self.changed.wait_timeout(queue, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        drop(queue);
+        self.pop()
+    }
+
+    /// What is readable while there are news.
+    pub(super) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        // Under the lock, so that no news come between the making and the first signal.
+        let queue = lock(&self.news);
+        if self.fd.get().is_none() {
+            let fd = EventFd::new()?;
+            if !queue.is_empty() {
+                fd.signal();
+            }
+            let _ = self.fd.set(fd);
+        }
+        drop(queue);
+        self.fd
+            .get()
+            .map(AsFd::as_fd)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fd::wait_readable;
+
+    #[test]
+    fn the_fd_is_readable_while_there_are_news() {
+        let cell = Cell::default();
+        cell.push(1);
+        let soon = || Instant::now() + Duration::from_millis(2);
+        let readable = |cell: &Cell<i32>| {
+            let mut polled = [rustix::event::PollFd::from_borrowed_fd(
+                cell.fd().unwrap(),
+                rustix::event::PollFlags::IN,
+            )];
+            rustix::event::poll(
+                &mut polled,
+                Some(&rustix::event::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: 0,
+                }),
+            )
+            .unwrap()
+                == 1
+        };
+        assert!(readable(&cell), "news from before the fd was made");
+        cell.push(2);
+        assert_eq!(cell.pop(), Some(1));
+        assert!(readable(&cell));
+        assert_eq!(cell.wait(None), Some(2));
+        assert!(!readable(&cell));
+        assert_eq!(cell.wait(Some(soon())), None);
+        wait_readable([cell.fd().unwrap()], soon());
+    }
+}

@@ -1,0 +1,511 @@
+//! What the manager, its thread and the program's objects have in common.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::cell::Cell;
+use super::error::Stopped;
+use super::gsi::Received;
+use super::machine::{
+    Accepted, CommId, DisconnectCause, Failure, Machine, MachineEvent, Requested, SidrAnswer, SidrFailure,
+    SidrRequested,
+};
+use super::mad::{IP_HEADER_BYTES, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
+use super::manager::ManagerConfig;
+use super::resolver::{ResolveError, Resolver};
+use crate::cmdq::lock;
+use crate::context::Context;
+use crate::gid::{Gid, RoceVersion};
+use crate::port::MacAddress;
+use crate::verbs::{GlobalHeader, Mtu, NetworkType, Path, Qp};
+
+/// How long a way that the resolver had to wait for is taken for granted.
+const PATH_LIFE: Duration = Duration::from_secs(10);
+/// Ways that are remembered.
+const MAX_PATHS: usize = 4096;
+/// Addresses that are being resolved at a time.
+const MAX_RESOLVING: usize = 64;
+/// Datagrams that wait for the way back to their sender.
+const MAX_WAITING: usize = 64;
+/// How long a datagram waits for that.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
+
+/// News for a connection.
+#[derive(Debug)]
+pub(super) enum News {
+    Resolved(Result<Path, ResolveError>),
+    Accepted(Box<Accepted>),
+    Established,
+    Failed(Failure),
+    Disconnected(DisconnectCause),
+    PathLost(PathChange),
+    Answered(Result<SidrAnswer, SidrFailure>),
+    Stopped(Stopped),
+}
+
+/// The way to a connection's peer is not what it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathChange {
+    /// The peer's address.
+    pub address: IpAddr,
+    /// The MAC address that the queue pair sends to.
+    pub was: MacAddress,
+    /// The one that the peer has now; `None` if nobody answers for the address.
+    pub now: Option<MacAddress>,
+}
+
+/// A request that waits for the program.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Connection {
+        id: CommId,
+        cell: Arc<Cell<News>>,
+        requested: Box<Requested>,
+        addresses: IpHeader,
+    },
+    Datagram {
+        id: CommId,
+        requested: Box<SidrRequested>,
+        addresses: IpHeader,
+    },
+    Stopped(Stopped),
+}
+
+/// A listener's side of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Listening {
+    pub(super) address: IpAddr,
+    pub(super) cell: Arc<Cell<Incoming>>,
+}
+
+/// All that a lock is needed for.
+pub(super) struct Core {
+    pub(super) machine: Machine,
+    pub(super) cells: HashMap<CommId, Arc<Cell<News>>>,
+    pub(super) listeners: HashMap<ServiceId, Listening>,
+    /// Queue pairs of connections that the program has let go of, until time-wait is over.
+    pub(super) pen: HashMap<CommId, Qp>,
+    /// Those that have yet to be brought to ERR.
+    pub(super) to_pen: Vec<(CommId, Qp)>,
+    pub(super) stopped: Option<Stopped>,
+    next_port: u16,
+}
+
+/// Who waits for the way to an address.
+enum Waiter {
+    Connecting(Arc<Cell<News>>),
+    Datagram(Box<Received>),
+}
+
+/// What all have in common.
+pub(super) struct Shared {
+    pub(super) context: Arc<Context>,
+    pub(super) config: ManagerConfig,
+    pub(super) vector: usize,
+    resolver: Arc<dyn Resolver>,
+    core: Mutex<Core>,
+    /// There is something for the thread to look at.
+    pub(super) wake: AtomicBool,
+    /// The thread is to end.
+    pub(super) stop: AtomicBool,
+    ended: Mutex<bool>,
+    ended_changed: Condvar,
+    resolving: Mutex<HashMap<IpAddr, Vec<Waiter>>>,
+    paths: Mutex<HashMap<IpAddr, (Path, Instant)>>,
+    /// Keyed by the system's randomness, so that what it makes of a counter can't be guessed.
+    random: RandomState,
+    drawn: AtomicU64,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("machine", &self.core().machine)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        resolver: Arc<dyn Resolver>,
+        config: ManagerConfig,
+        vector: usize,
+        machine: Machine,
+    ) -> Self {
+        Self {
+            context: context.clone(),
+            config,
+            vector,
+            resolver,
+            core: Mutex::new(Core {
+                machine,
+                cells: HashMap::new(),
+                listeners: HashMap::new(),
+                pen: HashMap::new(),
+                to_pen: Vec::new(),
+                stopped: None,
+                next_port: 0,
+            }),
+            wake: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            ended_changed: Condvar::new(),
+            resolving: Mutex::default(),
+            paths: Mutex::default(),
+            random: RandomState::new(),
+            drawn: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    /// The state, unless the manager has ended.
+    pub(super) fn running(&self) -> Result<MutexGuard<'_, Core>, Stopped> {
+        let core = self.core();
+        match &core.stopped {
+            Some(stopped) => Err(stopped.clone()),
+            None => Ok(core),
+        }
+    }
+
+    /// 24 bits that can't be guessed.
+    pub(super) fn random_psn(&self) -> u32 {
+        let n = self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.random.hash_one(n) as u32 & 0xff_ffff
+    }
+
+    /// Lets the thread look at what has changed.
+    pub(super) fn wake(&self) {
+        self.wake.store(true, Ordering::Release);
+        self.context.wake(self.vector);
+    }
+
+    /// Lets go of a connection, and keeps its queue pair for as long as its number must not be used again.
+    pub(super) fn abandon(&self, id: CommId, qp: Option<Qp>) {
+        let mut core = self.core();
+        core.cells.remove(&id);
+        let waits = core.machine.abandon(Instant::now(), id);
+        match qp {
+            Some(qp) if waits && core.stopped.is_none() => core.to_pen.push((id, qp)),
+            qp => {
+                // Not under the lock: without a service thread of the context, firmware is asked at once.
+                drop(core);
+                drop(qp);
+                return self.wake();
+            }
+        }
+        drop(core);
+        self.wake();
+    }
+
+    /// The way to an address, if it is known without waiting.
+    pub(super) fn known_path(&self, address: IpAddr) -> Option<Path> {
+        if let Some(path) = self.resolver.lookup(address) {
+            return Some(path);
+        }
+        let paths = lock(&self.paths);
+        let (path, at) = paths.get(&address)?;
+        (at.elapsed() < PATH_LIFE).then_some(*path)
+    }
+
+    /// Finds the way to an address for a connection that is being made.
+    pub(super) fn resolve(self: &Arc<Self>, address: IpAddr, cell: &Arc<Cell<News>>, deadline: Instant) {
+        match self.known_path(address) {
+            Some(path) => cell.push(News::Resolved(Ok(path))),
+            None => self.resolve_slowly(address, Waiter::Connecting(cell.clone()), deadline),
+        }
+    }
+
+    /// Asks the resolver in a thread of its own, once for all that want the same address.
+    fn resolve_slowly(self: &Arc<Self>, address: IpAddr, waiter: Waiter, deadline: Instant) {
+        let mut resolving = lock(&self.resolving);
+        let busy = resolving.len() >= MAX_RESOLVING;
+        match resolving.get_mut(&address) {
+            Some(waiters) if waiters.len() < MAX_WAITING || matches!(waiter, Waiter::Connecting(_)) => {
+                waiters.push(waiter);
+                return;
+            }
+            Some(_) => return,
+            None if busy => {
+                drop(resolving);
+                let reason = format!("{MAX_RESOLVING} other addresses are being resolved");
+                return self.resolved(
+                    address,
+                    vec![waiter],
+                    Err(ResolveError::Other { address, reason }),
+                );
+            }
+            None => resolving.insert(address, vec![waiter]),
+        };
+        drop(resolving);
+        let shared = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("ferroce-resolve".into())
+            .spawn(move || {
+                let found = shared.resolver.resolve(address, deadline);
+                let waiters = lock(&shared.resolving).remove(&address).unwrap_or_default();
+                shared.resolved(address, waiters, found);
+            });
+        if let Err(error) = spawned {
+            let waiters = lock(&self.resolving).remove(&address).unwrap_or_default();
+            let reason = format!("no thread to resolve it in: {error}");
+            self.resolved(address, waiters, Err(ResolveError::Other { address, reason }));
+        }
+    }
+
+    fn resolved(&self, address: IpAddr, waiters: Vec<Waiter>, found: Result<Path, ResolveError>) {
+        if let Ok(path) = &found {
+            let mut paths = lock(&self.paths);
+            if paths.len() >= MAX_PATHS {
+                paths.clear();
+            }
+            paths.insert(address, (*path, Instant::now()));
+        }
+        for waiter in waiters {
+            match waiter {
+                Waiter::Connecting(cell) => cell.push(News::Resolved(found.clone())),
+                Waiter::Datagram(received) => match &found {
+                    Ok(path) => {
+                        let from = self.way_back(path, &received.header);
+                        if let Some(from) = from {
+                            self.core()
+                                .machine
+                                .handle_mad(Instant::now(), &from, &received.mad);
+                        }
+                    }
+                    Err(error) => log::debug!("a datagram can't be answered: {error}"),
+                },
+            }
+        }
+        self.wake();
+    }
+
+    /// A datagram has come in: finds the way back to its sender, and gives both to the machine.
+    pub(super) fn take_in(self: &Arc<Self>, now: Instant, received: &Received) {
+        let source = received.header.source;
+        match self.known_path(source) {
+            Some(path) => {
+                if let Some(from) = self.way_back(&path, &received.header) {
+                    self.core().machine.handle_mad(now, &from, &received.mad);
+                }
+            }
+            None => {
+                let waiter = Waiter::Datagram(Box::new(*received));
+                self.resolve_slowly(source, waiter, now + ANSWER_PATIENCE);
+            }
+        }
+    }
+
+    /// The way to a station, from the address that it has sent to.
+    fn way_back(&self, path: &Path, header: &GlobalHeader) -> Option<Path> {
+        let version = match header.network {
+            NetworkType::RoceV1 => RoceVersion::V1,
+            _ => RoceVersion::V2,
+        };
+        let destination = header.dgid();
+        let vlan = self
+            .context
+            .gids()
+            .get(path.sgid_index)
+            .and_then(|entry| entry.vlan);
+        let fits = |vlan_too: bool| {
+            self.context.gids().find(|entry| {
+                entry.gid == destination && entry.version == version && (!vlan_too || entry.vlan == vlan)
+            })
+        };
+        let sgid_index = fits(true).or_else(|| fits(false))?;
+        let dgid = header.sgid();
+        Some(Path {
+            sgid_index,
+            dgid,
+            ..*path
+        })
+    }
+
+    /// A neighbour's MAC address has changed, or nobody answers for it any more: tells the connections that use it.
+    pub(super) fn neighbour_changed(&self, address: IpAddr, now: Option<MacAddress>) {
+        lock(&self.paths).remove(&address);
+        let core = self.core();
+        let affected = core.machine.in_use_with(Gid::from_ip(address));
+        for (id, was) in affected {
+            if now != Some(was)
+                && let Some(cell) = core.cells.get(&id)
+            {
+                cell.push(News::PathLost(PathChange { address, was, now }));
+            }
+        }
+    }
+
+    pub(super) fn watch_neighbours(self: &Arc<Self>) {
+        let shared = Arc::downgrade(self);
+        self.resolver.watch(Arc::new(move |address, mac| {
+            if let Some(shared) = shared.upgrade() {
+                shared.neighbour_changed(address, mac);
+            }
+        }));
+    }
+
+    /// The thread has ended; all who wait are told.
+    pub(super) fn end(&self, reason: String) {
+        let stopped = Stopped { reason };
+        let (pen, to_pen);
+        {
+            let mut core = self.core();
+            core.stopped = Some(stopped.clone());
+            core.cells
+                .values()
+                .for_each(|cell| cell.push(News::Stopped(stopped.clone())));
+            for listening in core.listeners.values() {
+                listening.cell.push(Incoming::Stopped(stopped.clone()));
+            }
+            pen = std::mem::take(&mut core.pen);
+            to_pen = std::mem::take(&mut core.to_pen);
+        }
+        drop((pen, to_pen));
+    }
+
+    /// The thread is gone, and QP 1 with it.
+    pub(super) fn set_ended(&self) {
+        *lock(&self.ended) = true;
+        self.ended_changed.notify_all();
+    }
+
+    /// Waits for the thread's end: whether it came.
+    pub(super) fn wait_ended(&self, deadline: Instant) -> bool {
+        let mut ended = lock(&self.ended);
+        while !*ended {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return false;
+            };
+            let waited = self.ended_changed.wait_timeout(ended, left);
+            ended = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Core {
+    /// Gives the machine's events to whom they are for. What is to be dropped without the lock comes back.
+    pub(super) fn dispatch(&mut self, max_mtu: Mtu) -> Vec<Qp> {
+        let mut done = Vec::new();
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                MachineEvent::Requested(id, requested) => self.requested(id, requested, max_mtu),
+                MachineEvent::Accepted(id, accepted) => self.tell(id, News::Accepted(accepted)),
+                MachineEvent::Established(id) => self.tell(id, News::Established),
+                MachineEvent::Failed(id, failure) => self.tell(id, News::Failed(failure)),
+                MachineEvent::Disconnected(id, cause) => self.tell(id, News::Disconnected(cause)),
+                MachineEvent::Gone(id) => {
+                    done.extend(self.pen.remove(&id));
+                    if let Some(at) = self.to_pen.iter().position(|(have, _)| *have == id) {
+                        done.push(self.to_pen.swap_remove(at).1);
+                    }
+                }
+                MachineEvent::SidrRequested(id, requested) => self.sidr_requested(id, requested),
+                MachineEvent::SidrAnswered(id, answer) => {
+                    self.tell(id, News::Answered(answer));
+                    self.cells.remove(&id);
+                }
+            }
+        }
+        done
+    }
+
+    fn tell(&mut self, id: CommId, news: News) {
+        if let Some(cell) = self.cells.get(&id) {
+            cell.push(news);
+        }
+    }
+
+    /// The listener for a service, if it listens at the address that the request went to.
+    fn listener_for(&self, service: ServiceId, addresses: &IpHeader) -> Option<&Listening> {
+        let listening = self.listeners.get(&service)?;
+        let any = listening.address.is_unspecified();
+        (any || listening.address == addresses.destination).then_some(listening)
+    }
+
+    fn requested(&mut self, id: CommId, requested: Box<Requested>, max_mtu: Mtu) {
+        let refused = match IpHeader::parse(&requested.private_data) {
+            // Linux's RDMA CM says the same to a header that it doesn't know.
+            Err(error) => {
+                log::debug!("a request is rejected: {error}");
+                Some((RejectReason::Consumer, Vec::new()))
+            }
+            // The one that would do goes along (IBTA vol. 1, 12.6.7.2: 26).
+            Ok(_) if requested.mtu > max_mtu => {
+                let code = Mtu::ALL.iter().position(|have| *have == max_mtu).unwrap_or(0) as u8 + 1;
+                Some((RejectReason::InvalidMtu, vec![code]))
+            }
+            Ok(addresses) => match self.listener_for(requested.service_id, &addresses) {
+                None => Some((RejectReason::InvalidServiceId, Vec::new())),
+                Some(listening) => {
+                    let cell = Arc::new(Cell::default());
+                    listening.cell.push(Incoming::Connection {
+                        id,
+                        cell: cell.clone(),
+                        requested,
+                        addresses,
+                    });
+                    self.cells.insert(id, cell);
+                    None
+                }
+            },
+        };
+        if let Some((reason, info)) = refused
+            && let Err(error) = self.machine.reject(id, reason, &info, &[])
+        {
+            log::debug!("a request is not rejected: {error}");
+        }
+    }
+
+    fn sidr_requested(&mut self, id: CommId, requested: Box<SidrRequested>) {
+        let addresses = IpHeader::parse(&requested.private_data).ok();
+        let listening = addresses.and_then(|addresses| {
+            let listening = self.listener_for(requested.service_id, &addresses)?;
+            Some((listening.cell.clone(), addresses))
+        });
+        match listening {
+            Some((cell, addresses)) => cell.push(Incoming::Datagram {
+                id,
+                requested,
+                addresses,
+            }),
+            None => {
+                let status = SidrStatus::ServiceIdNotSupported;
+                let answered = self.machine.sidr_reply(Instant::now(), id, Err(status));
+                debug_assert!(answered.is_ok(), "{answered:?}");
+            }
+        }
+    }
+
+    /// A port that nobody listens on, of the dynamic ones (RFC 6335, 6).
+    pub(super) fn free_port(&mut self, space: PortSpace) -> Option<u16> {
+        for _ in 0..=0x3fff {
+            let port = 0xc000 | self.next_port & 0x3fff;
+            self.next_port = self.next_port.wrapping_add(1);
+            if !self.machine.is_listening(ServiceId::of_port(space, port)) {
+                return Some(port);
+            }
+        }
+        None
+    }
+}
+
+/// The part of private data that is the other program's: what follows the header.
+pub(super) fn after_header(private_data: &[u8]) -> &[u8] {
+    private_data.get(IP_HEADER_BYTES..).unwrap_or(&[])
+}
+
+/// Where a request comes from: the address that it was sent from, with the port that it tells.
+pub(super) fn remote_address(path: &Path, addresses: &IpHeader) -> SocketAddr {
+    SocketAddr::new(path.dgid.to_ip(), addresses.source.port())
+}
