@@ -9,6 +9,10 @@ QUICK = [
     ("rc", "link-local", "-n 100 -s 5000 -m 1024 -e", []),
     ("rc", "ipv6", "-n 50 -s 65536 -m 4096 -c", []),
     ("rc", "vlan", "-n 100 -s 1000 -m 1024 -c", ["--vlan", str(rxe.VLAN), "--priority", "3"]),
+    ("uc", "ipv4", "-n 100 -s 4096 -m 1024 -c", []),
+    ("uc", "ipv6", "-n 50 -s 65536 -m 4096 -c -e", []),
+    ("ud", "ipv4", "-n 100 -s 2048 -c", []),
+    ("ud", "link-local", "-n 100 -s 4096 -c -e", []),
 ]
 FULL = [
     ("rc", "ipv4", "-n 500 -s 4096 -m 4096 -c", []),
@@ -17,6 +21,10 @@ FULL = [
     ("rc", "ipv6", "-n 100 -s 1 -m 1024", []),
     ("rc", "ipv6", "-n 100 -s 2049 -m 2048 -c -e", []),
     ("rc", "vlan", "-n 100 -s 65536 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
+    ("uc", "link-local", "-n 100 -s 1025 -m 1024 -c", []),
+    ("uc", "vlan", "-n 100 -s 9000 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
+    ("ud", "ipv6", "-n 500 -s 100 -c", []),
+    ("ud", "vlan", "-n 100 -s 1024 -c", ["--vlan", str(rxe.VLAN)]),
 ]
 
 

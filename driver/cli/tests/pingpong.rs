@@ -69,6 +69,38 @@ fn the_server_answers_from_a_gid_of_the_clients_kind() {
 }
 
 #[test]
+fn unreliable_services_play_too() {
+    let pair = Pair::new();
+    for kind in ["uc", "ud"] {
+        for gid in ["roce-v2-ipv4", "roce-v2-link-local"] {
+            let said = pair.run(
+                &["pingpong", kind, "-n", "20", "-c", "-e"],
+                &[],
+                &["-g", gid, "--json"],
+            );
+            both_well(&said);
+            let result = json(&said.1);
+            assert_eq!(
+                (&result["ok"], &result["checked"]),
+                (&true.into(), &true.into()),
+                "{kind}: {result}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_lost_datagram_ends_the_game_with_a_reason() {
+    let (_, client) = Pair::new().run(
+        &["pingpong", "ud", "-n", "5"],
+        &["--loss", "1"],
+        &["--timeout", "1"],
+    );
+    assert_eq!(client.code, Some(1), "{client:?}");
+    assert!(client.err.contains("nothing came from the peer"), "{client:?}");
+}
+
+#[test]
 fn losses_are_put_right_and_counted() {
     let bad_wire = ["--loss", "0.05", "--seed", "3"];
     let said = Pair::new().run(

@@ -28,15 +28,16 @@ pub struct PingpongArgs {
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
 
-    /// Bytes of a message (K, M, KiB, MiB count in 1024s).
-    #[arg(short, long, value_name = "BYTES", default_value = "4096", value_parser = size)]
-    pub size: u64,
+    /// Bytes of a message (K, M, KiB, MiB count in 1024s). By default 4096, and 2048 for ud, where it has to fit the port's
+    /// path MTU.
+    #[arg(short, long, value_name = "BYTES", value_parser = size)]
+    pub size: Option<u64>,
 
     /// Messages each way.
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: u32,
 
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides have the same.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides have the same. Not for ud.
     #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
     pub mtu: u16,
 
@@ -63,12 +64,23 @@ pub struct PingpongArgs {
 }
 
 impl PingpongArgs {
+    /// Bytes of a message.
+    pub fn size(&self) -> u64 {
+        let usual = if self.kind == Kind::Ud { 2048 } else { 4096 };
+        self.size.unwrap_or(usual)
+    }
+
+    /// Whether this side is the client.
+    pub fn is_client(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Whether the options go together.
     pub fn check(&self) -> Result<(), CliError> {
-        if self.size > MAX_SIZE {
+        if self.size() > MAX_SIZE {
             let text = format!(
                 "--size {} is more than the {MAX_SIZE} bytes that a message may have",
-                self.size
+                self.size()
             );
             return Err(CliError::Other(text));
         }
@@ -88,4 +100,8 @@ impl PingpongArgs {
 pub enum Kind {
     /// Reliable connection; the peer may be ibv_rc_pingpong.
     Rc,
+    /// Unreliable connection; the peer may be ibv_uc_pingpong. A message that gets lost ends the game.
+    Uc,
+    /// Unreliable datagrams; the peer may be ibv_ud_pingpong. A message that gets lost ends the game.
+    Ud,
 }

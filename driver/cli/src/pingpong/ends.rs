@@ -1,14 +1,16 @@
 //! This side's verbs objects.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
 use ferroce::verbs::{
-    Access, CounterSet, Cq, CqConfig, CqPoller, Mr, Payload, Pd, Qp, QpConfig, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, ToInit, ToRtr, ToRts, WaitError, WcSuccess,
+    Access, Ah, CounterSet, Cq, CqConfig, CqPoller, GRH_BYTES, GlobalHeader, Mr, Payload, Pd, Qp, QpConfig,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, ToInit, ToRtr, ToRts, WaitError, WcSuccess,
 };
 
-use super::args::PingpongArgs;
+use super::args::{Kind, PingpongArgs};
 use super::report::Losses;
 use crate::error::{CliError, failed};
 use crate::exchange::Destination;
@@ -18,6 +20,8 @@ use crate::nic::{self, LocalGid, Nic};
 pub const RECV: u64 = 1;
 /// `wr_id` of sends.
 pub const SEND: u64 = 2;
+/// Q_Key of `ibv_ud_pingpong`.
+const QKEY: u32 = 0x1111_1111;
 /// Bytes that are the beginning of a page for `ibv_*_pingpong -c`, which expects a 0 there.
 pub const PAGE: usize = 4096;
 /// What the rest is filled with.
@@ -28,43 +32,63 @@ const SPINS: u32 = 4096;
 /// All that a side has. Fields go in this order.
 pub struct Ends {
     qps: Vec<Qp>,
+    /// Where datagrams go.
+    station: Option<Station>,
     poller: CqPoller,
     region: Mr,
     counters: Option<CounterSet>,
     size: usize,
-    /// Where in the region messages are sent from; they are received at 0.
+    /// Bytes that a received message has in front of it.
+    header: usize,
+    /// Where in the region messages are sent from; they are received, with their header, at 0.
     send_at: usize,
     rx_depth: u32,
     posted: u32,
     _pd: Pd,
 }
 
+/// The peer of a datagram queue pair.
+struct Station {
+    ah: Ah,
+    qpn: Qpn,
+    own: Gid,
+    peer: Gid,
+}
+
 impl Ends {
     /// Makes the objects, in state INIT.
     pub fn new(args: &PingpongArgs, nic: &Nic) -> Result<Ends, CliError> {
         // Bounded by its argument.
-        let size = args.size as usize;
+        let size = args.size() as usize;
+        let header = if args.kind == Kind::Ud { GRH_BYTES } else { 0 };
         let context = nic.context();
         let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
         let (cq, poller) = Cq::create(context, CqConfig::new(args.rx_depth + 1)).map_err(failed("CQ"))?;
         // As `ibv_*_pingpong`, this sends what it has received: from the same place, unless a client is to compare.
-        let send_at = if args.check && args.server.is_some() {
-            size.next_multiple_of(PAGE)
+        let send_at = if args.check && args.is_client() {
+            (header + size).next_multiple_of(PAGE)
         } else {
-            0
+            header
         };
         let region =
             Mr::alloc(&pd, (send_at + size).max(1), Access::LOCAL_WRITE).map_err(failed("memory region"))?;
         region
             .fill(0, region.len(), FILL)
             .map_err(failed("memory region"))?;
-        for page in (0..region.len()).step_by(PAGE) {
-            region.fill(page, 1, 0).map_err(failed("memory region"))?;
+        for page in (0..size).step_by(PAGE) {
+            region
+                .fill(send_at + page, 1, 0)
+                .map_err(failed("memory region"))?;
         }
         let counters = CounterSet::alloc(context)
             .inspect_err(|error| log::info!("the NIC does not count: {error}"))
             .ok();
         let config = QpConfig {
+            qp_type: match args.kind {
+                Kind::Rc => QpType::Rc,
+                Kind::Uc => QpType::Uc,
+                Kind::Ud => QpType::Ud,
+            },
             max_send_wr: 1,
             max_recv_wr: args.rx_depth,
             ..QpConfig::default()
@@ -74,17 +98,20 @@ impl Ends {
             qp.count_with(counters).map_err(failed("counter set"))?;
         }
         let access = Access::empty();
-        qp.modify_to_init(&ToInit {
+        let to_init = ToInit {
             access,
+            qkey: (args.kind == Kind::Ud).then_some(QKEY),
             ..ToInit::default()
-        })
-        .map_err(failed("QP to INIT"))?;
+        };
+        qp.modify_to_init(&to_init).map_err(failed("QP to INIT"))?;
         Ok(Ends {
             qps: vec![qp],
+            station: None,
             poller,
             region,
             counters,
             size,
+            header,
             send_at,
             rx_depth: args.rx_depth,
             posted: 0,
@@ -99,7 +126,7 @@ impl Ends {
 
     /// Posts receives until there are as many as there shall be.
     pub fn post_receives(&mut self) -> Result<(), CliError> {
-        let sges = [self.sge(0)?];
+        let sges = [self.sge(0..self.header + self.size)?];
         let wr = RecvWr {
             wr_id: RECV,
             sges: &sges,
@@ -126,10 +153,17 @@ impl Ends {
 
     /// Sends a message from the region.
     pub fn post_send(&mut self, index: usize) -> Result<(), CliError> {
-        let sges = [self.sge(self.send_at)?];
-        let op = SendOp::Send {
-            data: Payload::Gather(&sges),
-            imm: None,
+        let sges = [self.sge(self.send_at..self.send_at + self.size)?];
+        let (data, imm) = (Payload::Gather(&sges), None);
+        let op = match &self.station {
+            None => SendOp::Send { data, imm },
+            Some(Station { ah, qpn, .. }) => SendOp::SendTo {
+                data,
+                imm,
+                to: ah,
+                qpn: *qpn,
+                qkey: QKEY,
+            },
         };
         let wr = SendWr {
             wr_id: SEND,
@@ -143,10 +177,44 @@ impl Ends {
         Ok(())
     }
 
-    fn sge(&self, at: usize) -> Result<Sge, CliError> {
-        self.region
-            .sge(at..at + self.size)
-            .map_err(failed("memory region"))
+    fn sge(&self, range: Range<usize>) -> Result<Sge, CliError> {
+        self.region.sge(range).map_err(failed("memory region"))
+    }
+
+    /// Bytes that a received message has in front of it.
+    pub fn header(&self) -> usize {
+        self.header
+    }
+
+    /// A datagram has to be the peer's: anybody who knows the Q_Key may send one.
+    pub fn check_sender(&self, wc: &WcSuccess) -> Result<(), CliError> {
+        let Some(station) = &self.station else {
+            return Ok(());
+        };
+        let strange =
+            |what: String| CliError::Other(format!("a datagram came that is not the peer's: {what}"));
+        let datagram = wc
+            .datagram
+            .ok_or_else(|| strange("its completion does not tell the sender".to_string()))?;
+        if datagram.src_qp != station.qpn {
+            return Err(strange(format!(
+                "{} sent it, the peer is {}",
+                datagram.src_qp, station.qpn
+            )));
+        }
+        let network = datagram
+            .network
+            .ok_or_else(|| strange("its completion tells of no header".to_string()))?;
+        let mut bytes = [0; GRH_BYTES];
+        self.region.read(0, &mut bytes).map_err(failed("memory region"))?;
+        let header = GlobalHeader::read(&bytes, network).map_err(failed("header of a datagram"))?;
+        if (header.source, header.destination) != (station.peer.to_ip(), station.own.to_ip()) {
+            return Err(strange(format!(
+                "it went from {} to {}",
+                header.source, header.destination
+            )));
+        }
+        Ok(())
     }
 
     /// Replaces the next message.
@@ -158,7 +226,9 @@ impl Ends {
 
     /// The message received last.
     pub fn message(&self, into: &mut [u8]) -> Result<(), CliError> {
-        self.region.read(0, into).map_err(failed("memory region"))
+        self.region
+            .read(self.header, into)
+            .map_err(failed("memory region"))
     }
 
     /// Which queue pair has that number.
@@ -208,16 +278,33 @@ impl Ends {
     ) -> Result<(), CliError> {
         for ((qp, own), peer) in self.qps.iter_mut().zip(own).zip(peers) {
             let path = nic.path(gid, peer.gid)?;
-            let to_rtr = ToRtr {
-                mtu: nic::mtu(args.mtu)?,
-                max_dest_rd_atomic: 1,
-                ..ToRtr::new(path, peer.qpn, peer.psn)
+            let mtu = nic::mtu(args.mtu)?;
+            if args.kind == Kind::Ud {
+                qp.modify_to_rtr_datagram().map_err(failed("QP to RTR"))?;
+                qp.modify_to_rts_datagram(own.psn).map_err(failed("QP to RTS"))?;
+                self.station = Some(Station {
+                    ah: Ah::new(qp.pd(), &path).map_err(failed("address handle"))?,
+                    qpn: peer.qpn,
+                    own: own.gid,
+                    peer: peer.gid,
+                });
+                continue;
+            }
+            let (to_rtr, to_rts) = match args.kind {
+                Kind::Uc => (ToRtr::uc(path, peer.qpn, peer.psn), ToRts::uc(own.psn)),
+                _ => (
+                    ToRtr {
+                        max_dest_rd_atomic: 1,
+                        ..ToRtr::new(path, peer.qpn, peer.psn)
+                    },
+                    ToRts {
+                        max_rd_atomic: 1,
+                        ..ToRts::new(own.psn)
+                    },
+                ),
             };
-            qp.modify_to_rtr(&to_rtr).map_err(failed("QP to RTR"))?;
-            let to_rts = ToRts {
-                max_rd_atomic: 1,
-                ..ToRts::new(own.psn)
-            };
+            qp.modify_to_rtr(&ToRtr { mtu, ..to_rtr })
+                .map_err(failed("QP to RTR"))?;
             qp.modify_to_rts(&to_rts).map_err(failed("QP to RTS"))?;
         }
         Ok(())

@@ -22,7 +22,7 @@ struct Pending {
 
 /// Plays until all messages are through, each way.
 pub fn play(args: &PingpongArgs, ends: &mut Ends) -> Result<Outcome, CliError> {
-    let client = args.server.is_some();
+    let client = args.is_client();
     let count = ends.qpns().len();
     let mut content = Content::new(args, client);
     let mut pending = vec![
@@ -51,12 +51,14 @@ pub fn play(args: &PingpongArgs, ends: &mut Ends) -> Result<Outcome, CliError> {
                 pending[index].send = false;
             }
             RECV => {
-                if u64::from(wc.byte_len) != args.size {
+                let bytes = u64::from(wc.byte_len).saturating_sub(ends.header() as u64);
+                if bytes != args.size() {
                     return Err(CliError::Other(format!(
-                        "a message of {} bytes came where {} were expected; give both sides the same --size",
-                        wc.byte_len, args.size
+                        "a message of {bytes} bytes came where {} were expected; give both sides the same --size",
+                        args.size()
                     )));
                 }
+                ends.check_sender(&wc)?;
                 content.check(ends, received)?;
                 received += 1;
                 pending[index].recv = false;
@@ -94,7 +96,7 @@ struct Content {
 impl Content {
     fn new(args: &PingpongArgs, client: bool) -> Content {
         // The size is bounded by its argument.
-        let bytes = if args.check { args.size as usize } else { 0 };
+        let bytes = if args.check { args.size() as usize } else { 0 };
         Content {
             check: args.check,
             client,

@@ -94,7 +94,7 @@ fn meet_server(
 ) -> Result<Both, CliError> {
     show(args, "local address: ", own);
     exchange::send(&mut stream, own, args.kind.places())?;
-    let peers = exchange::receive(&mut stream, own.len(), args.kind.places())?;
+    let peers = receive(args, &mut stream, own.len())?;
     show(args, "remote address:", &peers);
     // Before the last word: the server may send as soon as it has heard it.
     ends.connect(args, nic, &gid, own, &peers)?;
@@ -116,7 +116,7 @@ fn meet_client(
         say!("  listening at TCP port {}", address.port());
     }
     let mut stream = exchange::accept(listener, args.patience())?;
-    let peers = exchange::receive(&mut stream, own.len(), args.kind.places())?;
+    let peers = receive(args, &mut stream, own.len())?;
     // This side's GID is one that fits the peer's.
     let gid = nic.gid(peers.first().map(|peer| peer.gid))?;
     for own in &mut own {
@@ -128,6 +128,17 @@ fn meet_client(
     exchange::send(&mut stream, &own, args.kind.places())?;
     exchange::receive_done(&mut stream)?;
     Ok((own, peers))
+}
+
+/// What the peer says of its queue pairs. Its tools take a GID only if they are told to.
+fn receive(args: &PingpongArgs, stream: &mut TcpStream, count: usize) -> Result<Vec<Destination>, CliError> {
+    let peers = exchange::receive(stream, count, args.kind.places())?;
+    if peers.iter().any(|peer| peer.gid.is_unspecified()) {
+        let text = "the peer sent no GID, without which nothing goes over Ethernet; give ibv_*_pingpong -g and an index of its \
+                    GID table";
+        return Err(CliError::Other(text.to_string()));
+    }
+    Ok(peers)
 }
 
 fn show(args: &PingpongArgs, what: &str, destinations: &[Destination]) {
@@ -149,7 +160,7 @@ impl Kind {
     /// How many addresses go over the wire: `ibv_srq_pingpong` always sends as many as it could have.
     fn places(self) -> usize {
         match self {
-            Kind::Rc => 1,
+            Kind::Rc | Kind::Uc | Kind::Ud => 1,
         }
     }
 }

@@ -66,7 +66,7 @@ impl Report {
         losses: Losses,
     ) -> Report {
         let seconds = outcome.took.as_secs_f64();
-        let bytes = args.size * u64::from(args.iters) * 2;
+        let bytes = args.size() * u64::from(args.iters) * 2;
         let addresses = |list: Vec<Destination>| {
             list.into_iter()
                 .map(|d| Address {
@@ -78,10 +78,10 @@ impl Report {
         };
         Report {
             ok: true,
-            role: if args.server.is_some() { "client" } else { "server" },
+            role: if args.is_client() { "client" } else { "server" },
             local: addresses(local),
             remote: addresses(remote),
-            size: args.size,
+            size: args.size(),
             iters: args.iters,
             checked: args.check,
             bytes,
