@@ -183,6 +183,16 @@ pub struct ModelArgs {
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
+    /// A NIC without function reset: what its user leaves behind stays until the next one tears it down.
+    #[arg(long)]
+    pub no_reset: bool,
+
+    /// Listen at this unix socket for commands, one a line: `fatal NIC [SYNDROME]` (a fatal firmware error, as the health
+    /// buffer shows it), `health NIC SYNDROME` (one that is not fatal), `release NIC` (the host wants the function back),
+    /// `state NIC`. NICs are numbered from 0.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+
     /// Stop by itself when the first client of each socket has gone.
     #[arg(long)]
     pub once: bool,

@@ -3,6 +3,7 @@
 
 mod args;
 mod bind;
+mod control;
 mod demo;
 mod devices;
 mod doctor;

@@ -24,6 +24,7 @@ use ferroce_vfio_user::device::PciDevice;
 use ferroce_vfio_user::server::{Server, ServerOptions, StopHandle};
 
 use crate::args::{FaultArgs, ModelArgs, Profile, Wire};
+use crate::control::Control;
 use crate::error::{CliError, chain};
 use crate::output::print;
 
@@ -47,13 +48,14 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
     let pcap = args.pcap.as_deref().map(create_pcap).transpose()?;
     let models = match args.socket.len() {
         2 => Models::Pair(Box::new(testbed_with(
-            args.profile,
+            [args.profile, args.profile].map(|p| profile(p, args.no_reset)),
             args.mac,
             &args.faults,
             pcap.clone(),
         )?)),
         _ => Models::One(single(&SingleNic {
             profile: args.profile,
+            no_reset: args.no_reset,
             mac: args.mac,
             wire: &args.wire,
             faults: &args.faults,
@@ -78,20 +80,21 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
 
 /// Two models on a cable, in this process.
 pub fn testbed(
-    profile: Profile,
+    kind: Profile,
     faults: &FaultArgs,
     pcap: Option<&Path>,
 ) -> Result<(Testbed, Option<PcapFile>), CliError> {
     let pcap = pcap.map(create_pcap).transpose()?;
     let mac = MacAddress(DEFAULT_MAC);
-    Ok((testbed_with(profile, mac, faults, pcap.clone())?, pcap))
+    let profiles = [kind, kind].map(|kind| profile(kind, false));
+    Ok((testbed_with(profiles, mac, faults, pcap.clone())?, pcap))
 }
 
 /// Locally administered; the second NIC has the next.
 pub const DEFAULT_MAC: [u8; 6] = [0x02, 0xfe, 0x44, 0x0c, 0xe0, 0x01];
 
 fn testbed_with(
-    profile: Profile,
+    [first, second]: [NicProfile; 2],
     mac: MacAddress,
     faults: &FaultArgs,
     pcap: Option<PcapFile>,
@@ -99,7 +102,7 @@ fn testbed_with(
     let mut next = mac.0;
     next[5] = next[5].wrapping_add(1);
     let config = TestbedConfig {
-        profiles: [mac.0, next].map(|mac| nic_profile(profile).with_mac(mac)),
+        profiles: [first.with_mac(mac.0), second.with_mac(next)],
         faults: wire_faults(faults),
         pcap,
         ..TestbedConfig::default()
@@ -110,6 +113,8 @@ fn testbed_with(
 /// One NIC and its wire.
 pub struct SingleNic<'a> {
     pub profile: Profile,
+    /// Without function reset.
+    pub no_reset: bool,
     pub mac: MacAddress,
     pub wire: &'a Wire,
     pub faults: &'a FaultArgs,
@@ -133,7 +138,8 @@ pub fn single(args: &SingleNic<'_>) -> Result<Runner, CliError> {
     } else {
         Box::new(FaultPort::new(port, faults).map_err(link)?)
     };
-    let nic = Nic::new(nic_profile(args.profile).with_mac(args.mac.0), port);
+    let profile = profile(args.profile, args.no_reset).with_mac(args.mac.0);
+    let nic = Nic::new(profile, port);
     Runner::new(vec![nic], Arc::new(RealClock::new()), Drive::default())
         .map_err(|e| CliError::System("can't start the model's thread", e))
 }
@@ -153,13 +159,18 @@ fn wire_faults(args: &FaultArgs) -> Faults {
     }
 }
 
-fn nic_profile(profile: Profile) -> NicProfile {
-    match profile {
+fn profile(kind: Profile, no_reset: bool) -> NicProfile {
+    let profile = match kind {
         Profile::Connectx4 => NicProfile::connectx4(),
         Profile::Minimal => NicProfile::minimal(),
         Profile::Connectx5 => NicProfile::connectx5(),
         Profile::Connectx6dx => NicProfile::connectx6dx(),
         Profile::Vf => NicProfile::vf(),
+    };
+    if no_reset {
+        profile.without_reset()
+    } else {
+        profile
     }
 }
 
@@ -228,7 +239,11 @@ fn serve(args: &ModelArgs, models: &Models) -> Result<(), CliError> {
         // Whoever started this process may wait for these lines.
         print(&format!("serving at {}\n", server.path().display()))?;
     }
+    let control = args.control.as_deref().map(Control::bind).transpose()?;
     thread::scope(|scope| {
+        if let Some(control) = &control {
+            scope.spawn(|| control.serve(models.runner()));
+        }
         let threads: Vec<_> = servers
             .into_iter()
             .map(|(server, device)| {
@@ -244,6 +259,9 @@ fn serve(args: &ModelArgs, models: &Models) -> Result<(), CliError> {
                     .unwrap_or_else(|_| Err(CliError::Other("a server's thread panicked".to_string())))
             })
             .collect();
+        if let Some(control) = &control {
+            control.end();
+        }
         results.into_iter().collect()
     })
 }

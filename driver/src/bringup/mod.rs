@@ -23,7 +23,7 @@ use ferroce_firmware_iface::cmds::{EnableHca, InitHca, PagesFor};
 use crate::caps::Caps;
 use crate::context::{Adapter, FirmwareVersion, OpenConfig};
 use crate::error::{OpenError, Step, StepError};
-use crate::function::PciFunction;
+use crate::function::{FunctionError, PciFunction};
 use crate::gid::GidTable;
 use crate::hca::Hca;
 use crate::uar::Uar;
@@ -68,13 +68,22 @@ pub(crate) struct Device {
 pub(crate) fn bring_up(function: &Arc<dyn PciFunction>, config: &OpenConfig) -> Result<Device, OpenError> {
     let named = |(step, source)| OpenError::new(&**function, step, source);
     match attempt(function, config) {
-        // Somebody before us left it running (a crash, a kill). A reset is what brings it back.
+        // Somebody before us left it running (a crash, a kill). A reset is what brings it back, or else commands.
         Err((Step::EnableHca, StepError::Command(error))) if error.refused() => {
             log::warn!(
                 "{}: {error}; resetting the function and trying again",
                 function.address()
             );
-            at(Step::EnableHca, function.reset()).map_err(named)?;
+            match function.reset() {
+                Err(FunctionError::NoReset { .. }) => {
+                    log::warn!(
+                        "{}: it has no reset; ending what was left by commands",
+                        function.address()
+                    );
+                    teardown::tear_down_leftovers(function, config).map_err(named)?;
+                }
+                other => at(Step::EnableHca, other).map_err(named)?,
+            }
             attempt(function, config).map_err(named)
         }
         other => other.map_err(named),

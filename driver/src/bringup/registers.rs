@@ -15,7 +15,7 @@ use crate::context::{FirmwareVersion, OpenConfig};
 use crate::eq::EventVector;
 use crate::error::{DeviceFailure, Step, StepError};
 use crate::events::Events;
-use crate::function::PciFunction;
+use crate::function::{FunctionError, PciFunction};
 use crate::hca::{Hca, HcaParts};
 use crate::mem::DmaSpace;
 use crate::mmio::Mmio;
@@ -181,7 +181,13 @@ fn recover_interface(
         function.address(),
         interface()
     );
-    function.reset()?;
+    match function.reset() {
+        // Writing the queue's address takes the interface back too, once firmware is through with its own reset.
+        Err(FunctionError::NoReset { .. }) => {
+            log::warn!("{}: it has no reset; taking it as it is", function.address())
+        }
+        other => other?,
+    }
     pci_command(function)?;
     firmware_ready(function, bar, config.firmware_ready_timeout)?;
     Ok(())

@@ -1,10 +1,15 @@
 //! Bring-up in reverse, from whatever step it had reached.
 
-use ferroce_firmware_iface::cmds::{DisableHca, TeardownHca};
+use std::sync::Arc;
+
+use ferroce_firmware_iface::cmds::{DisableHca, ForceTeardownHca, TeardownHca};
 
 use super::{Progress, Stepped, at, eqs, network, registers};
-use crate::error::{DeviceFailure, Step, StepError};
+use crate::context::OpenConfig;
+use crate::error::{CommandError, DeviceFailure, Step, StepError};
+use crate::function::PciFunction;
 use crate::hca::Hca;
+use crate::pages::Pages;
 
 /// How teardown went.
 #[derive(Debug)]
@@ -68,4 +73,33 @@ fn orderly(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
         at(Step::EnableHca, hca.exec(&DisableHca))?;
     }
     Ok(())
+}
+
+/// Ends what a user left in firmware who went without a word (a crash, a kill), on a function that has no reset.
+///
+/// Until that is done, his objects may reach whatever memory has their addresses now: nothing is mapped meanwhile but
+/// the command queue, and bus mastering is off again at the end.
+pub(crate) fn tear_down_leftovers(function: &Arc<dyn PciFunction>, config: &OpenConfig) -> Stepped<()> {
+    let (hca, _) = registers::start(function, config)?;
+    let done = leftovers(&hca);
+    registers::bus_master(function, false);
+    if done.is_err() {
+        hca.keep_memory();
+    }
+    done
+}
+
+fn leftovers(hca: &Hca) -> Stepped<()> {
+    // He may not have come as far as INIT_HCA, and not all firmware knows the forced way.
+    let refused = |error: &CommandError| error.refused();
+    match hca.exec(&ForceTeardownHca) {
+        Err(error) if refused(&error) => match hca.exec(&TeardownHca) {
+            Err(error) if refused(&error) => log::debug!("{error}: there was nothing to stop"),
+            other => at(Step::InitHca, other)?,
+        },
+        other => at(Step::InitHca, other)?,
+    }
+    let count = at(Step::ReclaimPages, Pages::take_foreign(hca))?;
+    log::debug!("firmware let go of {count} pages of its last user");
+    at(Step::EnableHca, hca.exec(&DisableHca))
 }

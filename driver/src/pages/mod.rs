@@ -33,6 +33,8 @@ use pool::PagePool;
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Most pages that one MANAGE_PAGES TAKE asks for, as Linux does.
 const TAKE_AT_ONCE: u32 = 768;
+/// More pages than any firmware asks for: 16 GiB.
+const MOST_FOREIGN: usize = 1 << 22;
 /// Most pages of one page request; Linux clamps to the same.
 const MAX_REQUEST: u32 = 50_000;
 /// Page requests that may wait. Firmware sends the next one when the last was answered, so more is a flood.
@@ -372,6 +374,29 @@ impl Pages {
             }
         }
         Ok(before)
+    }
+
+    /// Makes firmware let go of the pages that a user gave it who is gone. Returns how many; their addresses mean nothing
+    /// any more.
+    pub(crate) fn take_foreign(hca: &Hca) -> Result<usize, StepError> {
+        let take = TakePages {
+            function_id: 0,
+            embedded_cpu: false,
+            num_pages: TAKE_AT_ONCE,
+        };
+        let mut count = 0;
+        // Firmware must not keep us for ever.
+        while count < MOST_FOREIGN {
+            let pages = hca.exec_in(SlotClass::Pages, &take)?;
+            if pages.is_empty() {
+                return Ok(count);
+            }
+            count += pages.len();
+        }
+        Err(StepError::PagesKept {
+            left: count,
+            waited: Duration::ZERO,
+        })
     }
 
     /// Keeps the memory of all pages after the pool is dropped: firmware may still use it.

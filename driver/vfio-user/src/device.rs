@@ -89,18 +89,23 @@ pub trait PciDevice: Send + Sync {
     /// [`DeviceError::NotMapped`] or [`DeviceError::PartialUnmap`]; nothing changes then.
     fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), DeviceError>;
 
+    /// Whether [`PciDevice::reset`] works. Where it does not, what a user leaves behind is there for the next.
+    fn resettable(&self) -> bool {
+        true
+    }
+
     /// Function level reset. Registers and all that was built through them go back to their initial state; DMA
     /// maps and eventfds stay, since they are the user's and not the function's.
     ///
     /// # Errors
-    /// [`DeviceError::Gone`] where the device can't be brought back.
+    /// [`DeviceError::Gone`] where the device can't be brought back, [`DeviceError::Unsupported`] where it has no reset.
     fn reset(&self) -> Result<(), DeviceError>;
 
     /// A user is there. `host` serves DMA to maps that came without a file descriptor; `None` where the user
     /// only maps memory that has one.
     fn attached(&self, host: Option<Arc<dyn DmaMessages>>);
 
-    /// The user is gone (it left, or it died): forget its DMA maps and eventfds, stop all DMA, and reset.
+    /// The user is gone (it left, or it died): forget its DMA maps and eventfds, stop all DMA, and reset where it can.
     fn detached(&self);
 }
 

@@ -124,6 +124,22 @@ impl Command for TeardownHca {
     plain_answer!();
 }
 
+/// Stops the HCA with all objects that it still has (capability `force_teardown`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForceTeardownHca;
+
+impl Command for ForceTeardownHca {
+    const OPCODE: Opcode = Opcode::TEARDOWN_HCA;
+
+    fn encode(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut input = TeardownHcaIn::default();
+        input.set_profile(1);
+        Ok(encode(Self::OPCODE, 0, &input, &[]))
+    }
+
+    plain_answer!();
+}
+
 /// What board this is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QueryAdapter;

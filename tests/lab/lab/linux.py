@@ -1,6 +1,7 @@
 """What runs with Linux's own mlx5 drivers have in common."""
 
 import re
+import socket
 
 # What the driver says of any card.
 ORDINARY = [
@@ -24,15 +25,15 @@ OLD_FIRMWARE = [
     r"Self loop back prevention is not supported",
     r"invalid device_frequency_khz, aborting HW clock init",
 ]
-# What the model does not have yet, and a real card has.
-GAPS = [r"Failed to get valid vendor specific ID"]
-
 PATIENCE = 120
 
 
-def complaints(dmesg, profile):
-    """Lines of mlx5 that a real card would not cause, and whatever warns of the kernel itself."""
-    known = ORDINARY + GAPS + (OLD_FIRMWARE if profile != "minimal" else [])
+def complaints(dmesg, profile, expected=()):
+    """Lines of mlx5 that a real card would not cause, and whatever warns of the kernel itself.
+
+    `expected` is what it says of a real card when such a thing happens to it.
+    """
+    known = ORDINARY + list(expected) + (OLD_FIRMWARE if profile != "minimal" else [])
     wrong = []
     for line in dmesg.splitlines():
         if re.search(r"WARNING:|BUG:|Oops|Call Trace|hw csum failure|soft lockup|hung task", line):
@@ -46,6 +47,14 @@ def refusals(model):
     """Commands that the model refused, and rules that the host broke, by its log."""
     text = model.log.read_text(errors="replace")
     return [line for line in text.splitlines() if " WARN " in line or " ERROR " in line]
+
+
+def tell(path, command):
+    """Tells the models something by their control socket; what they answer."""
+    with socket.socket(socket.AF_UNIX) as control:
+        control.connect(str(path))
+        control.sendall((command + "\n").encode())
+        return control.makefile().readline().strip()
 
 
 def load(guest, *modules):

@@ -118,9 +118,20 @@ impl PciDevice for ModelDevice {
         self.shared.with(self.index, |nic, _| nic.dma_unmap(iova, len))
     }
 
+    fn resettable(&self) -> bool {
+        self.shared.with(self.index, |nic, _| nic.resets())
+    }
+
     fn reset(&self) -> Result<(), DeviceError> {
-        self.shared.with(self.index, |nic, now| nic.reset(now));
-        Ok(())
+        self.shared.with(self.index, |nic, now| {
+            if !nic.resets() {
+                return Err(DeviceError::Unsupported {
+                    what: "function reset",
+                });
+            }
+            nic.reset(now);
+            Ok(())
+        })
     }
 
     fn attached(&self, host: Option<Arc<dyn DmaMessages>>) {

@@ -120,6 +120,8 @@ impl Nic {
                 self.firmware.bar_write(now.get(), offset, data);
                 self.firmware_due = true;
             }
+            // A driver that stops after it has had firmware started again still rings.
+            BarTarget::Uar { .. } if self.firmware.driverless() => self.stray_accesses += 1,
             BarTarget::Uar { index, offset } => self.data_plane.uar_write(index, u32::from(offset), data),
             BarTarget::Msix => {}
             BarTarget::Outside => self.stray_accesses += 1,
@@ -144,7 +146,7 @@ impl Nic {
     ///
     /// # Errors
     /// The access leaves the space.
-    pub fn config_read(&self, offset: u16, data: &mut [u8]) -> Result<(), DeviceError> {
+    pub fn config_read(&mut self, offset: u16, data: &mut [u8]) -> Result<(), DeviceError> {
         let len = data.len();
         self.config
             .read(offset, data)
@@ -167,6 +169,16 @@ impl Nic {
         Ok(())
     }
 
+    /// Whether the function may access host memory and interrupt.
+    pub fn bus_master(&self) -> bool {
+        self.config.bus_master()
+    }
+
+    /// Whether the function can be reset.
+    pub fn resets(&self) -> bool {
+        self.config.resets()
+    }
+
     /// Function level reset: DMA maps and eventfds stay, all else is as at power-on.
     pub fn reset(&mut self, now: Nanos) {
         self.data_plane.reset();
@@ -176,13 +188,19 @@ impl Nic {
         self.firmware_due = true;
     }
 
-    /// The host is gone: no DMA, no interrupts, and a reset.
+    /// The host is gone: no DMA, no interrupts, and a reset. Where the function has none, firmware and objects stay as
+    /// they are, without bus mastering.
     pub fn detach(&mut self, now: Nanos) {
         self.data_plane.host.clear();
         self.data_plane.host.set_messages(None);
         self.data_plane.interrupts.clear();
         self.request_notifier = None;
-        self.reset(now);
+        if self.resets() {
+            self.reset(now);
+        } else {
+            self.config.disown();
+            self.data_plane.set_bus_master(false);
+        }
     }
 
     /// Who serves DMA to memory without a file descriptor.
@@ -262,6 +280,11 @@ impl Nic {
         }
         self.data_plane.port.link_up = link_up;
         self.firmware_due = false;
+        if self.firmware.restart_due() {
+            self.data_plane.reset();
+            self.data_plane.set_bus_master(self.config.bus_master());
+            self.firmware.restart(now.get());
+        }
         let mut env = Env {
             now_ns: now.get(),
             plane: &mut self.data_plane,

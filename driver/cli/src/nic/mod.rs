@@ -144,6 +144,7 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
     let pcap = args.pcap.as_deref().map(model::create_pcap).transpose()?;
     let runner = model::single(&SingleNic {
         profile: args.profile,
+        no_reset: false,
         mac: args.mac.unwrap_or(MacAddress(model::DEFAULT_MAC)),
         wire,
         faults: &args.faults,

@@ -35,12 +35,17 @@ impl Reply {
 }
 
 /// Answers DEVICE_GET_INFO.
-pub(crate) fn device_info(body: &[u8]) -> Result<Reply, Refusal> {
+pub(crate) fn device_info(device: &dyn PciDevice, body: &[u8]) -> Result<Reply, Refusal> {
     let truncated = Refusal::Truncated { len: body.len() };
     split::<DeviceInfo>(body).ok_or(truncated)?;
+    let reset = if device.resettable() {
+        device_flags::RESET
+    } else {
+        0
+    };
     let info = DeviceInfo {
         argsz: (size_of::<DeviceInfo>() as u32).into(),
-        flags: (device_flags::RESET | device_flags::PCI).into(),
+        flags: (reset | device_flags::PCI).into(),
         num_regions: region::COUNT.into(),
         num_irqs: irq::COUNT.into(),
     };

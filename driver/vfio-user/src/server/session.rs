@@ -261,7 +261,7 @@ impl Session {
             Command::REGION_WRITE_MULTI => self.region_write_multi(message),
             Command::DMA_MAP => self.dma_map(message),
             Command::DMA_UNMAP => self.dma_unmap(message),
-            Command::DEVICE_GET_INFO => info::device_info(&message.body),
+            Command::DEVICE_GET_INFO => info::device_info(&*self.device, &message.body),
             Command::DEVICE_GET_REGION_INFO => {
                 info::region_info(&*self.device, payload::<RegionInfo>(message)?.0)
             }

@@ -9,6 +9,9 @@ use super::{Env, Firmware};
 
 /// Bytes of the outputs of QUERY_CONG_STATISTICS and QUERY_CONG_PARAMS.
 const OUT_BYTES: usize = 0x110;
+/// The VXLAN port that is there without being added (IANA's; Linux mlx5 `mlx5_vxlan_create` relies on it).
+pub(super) const IANA_VXLAN_PORT: u16 = 4789;
+
 /// VXLAN ports where the capability `max_vxlan_udp_ports` says nothing (as Linux assumes).
 const VXLAN_PORTS: usize = 4;
 

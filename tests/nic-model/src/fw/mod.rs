@@ -101,6 +101,8 @@ pub struct Firmware {
     /// Whether the wire was there when last looked.
     link_was_up: Option<bool>,
     faults: Faults,
+    /// The host has asked for a software reset.
+    restart_due: bool,
     violations: Violations,
     trace: Option<Trace>,
     recorder: Option<Recorder>,
@@ -121,11 +123,12 @@ impl Firmware {
             vport: vport::Vport::new(&profile),
             regs: regs::Registers::new(&profile),
             uctxs: BTreeMap::new(),
-            vxlan_ports: Vec::new(),
+            vxlan_ports: vec![congestion::IANA_VXLAN_PORT],
             command_eqn: None,
             events: VecDeque::new(),
             link_was_up: None,
             faults: Faults::default(),
+            restart_due: false,
             violations: Violations::default(),
             trace: None,
             recorder: None,
@@ -151,6 +154,24 @@ impl Firmware {
         self.recorder = old.recorder;
     }
 
+    /// Whether the host has asked for a software reset: [`Firmware::restart`] is due.
+    pub fn restart_due(&self) -> bool {
+        self.restart_due
+    }
+
+    /// No driver has the function: after a fast teardown or a software reset.
+    pub fn driverless(&self) -> bool {
+        self.segment.nic_interface() != NicInterface::Full
+    }
+
+    /// Software reset: as [`Firmware::reset`], but configuration space stays and `nic_interface` is "disabled" until a
+    /// driver takes the function again. The caller resets the data plane.
+    pub fn restart(&mut self, now_ns: u64) {
+        log::info!("{}: firmware starts again, as the host asked", self.profile.name);
+        self.reset(now_ns);
+        self.segment.set_disabled();
+    }
+
     /// Reads the initialization segment: BAR 0 from `offset` on, below [`crate::bar::INIT_SEGMENT_BYTES`].
     pub fn bar_read(&mut self, now_ns: u64, offset: u64, data: &mut [u8]) {
         self.segment.read(&self.profile, now_ns, offset, data);
@@ -167,6 +188,7 @@ impl Firmware {
         match effect {
             segment::Effect::None => {}
             segment::Effect::QueueAddress(address) => self.queue.set_address(address),
+            segment::Effect::SoftwareReset => self.restart_due = true,
             segment::Effect::Doorbell(slots) => self.queue.ring(slots, events, &mut self.violations),
         }
     }

@@ -40,8 +40,10 @@ const HEALTH_TICK_NS: u64 = 10_000_000;
 pub enum NicInterface {
     /// 0: a full driver.
     Full,
-    /// 1: nobody, after a fast teardown.
+    /// 1: nobody, after a fast teardown or a software reset.
     Disabled,
+    /// 7: the host has asked for a software reset.
+    SoftwareReset = 7,
 }
 
 /// What a write asks for.
@@ -52,6 +54,8 @@ pub(super) enum Effect {
     QueueAddress(u64),
     /// The doorbell was rung for these slots.
     Doorbell(u32),
+    /// The firmware is to start again.
+    SoftwareReset,
 }
 
 /// The registers.
@@ -64,6 +68,7 @@ pub(super) struct InitSegment {
     initializing_reads: u32,
     initializing_ns: u64,
     timer_high_latch: u32,
+    software_reset: bool,
     // What tests make go wrong.
     health: HealthSyndrome,
     fatal: bool,
@@ -82,6 +87,7 @@ impl InitSegment {
             initializing_reads: profile.initializing_reads,
             initializing_ns: profile.initializing_ns,
             timer_high_latch: 0,
+            software_reset: profile.software_reset,
             health: HealthSyndrome::OK,
             fatal: false,
             stuck_initializing: false,
@@ -112,6 +118,15 @@ impl InitSegment {
         self.gone = gone;
     }
 
+    pub(super) fn nic_interface(&self) -> NicInterface {
+        self.nic_interface
+    }
+
+    /// The firmware has started again, and waits for a driver.
+    pub(super) fn set_disabled(&mut self) {
+        self.nic_interface = NicInterface::Disabled;
+    }
+
     fn health_counter(&self, now_ns: u64) -> u32 {
         let counter = self.stopped_counter;
         // From 1, since 0 means that the firmware is not there; 24 bits.
@@ -134,7 +149,7 @@ impl InitSegment {
             INITIALIZING => {
                 let initializing = self.initializing(now_ns);
                 self.initializing_reads = self.initializing_reads.saturating_sub(1);
-                u32::from(initializing) << 31
+                u32::from(initializing) << 31 | u32::from(self.software_reset) << 30
             }
             HEALTH_FW_VER => {
                 u32::from(fw.major) << 24 | u32::from(fw.minor & 0xff) << 16 | u32::from(fw.subminor)
@@ -257,6 +272,10 @@ impl InitSegment {
                 self.nic_interface = NicInterface::Disabled;
                 Effect::None
             }
+            7 if self.software_reset => {
+                self.nic_interface = NicInterface::SoftwareReset;
+                Effect::SoftwareReset
+            }
             other => {
                 violations.protocol(format!("nic_interface {other} written: it is not offered"));
                 Effect::None
@@ -294,6 +313,22 @@ mod tests {
         assert_eq!(read(&mut other, 2_000_005, 0x1fc), 0);
         other.set_stuck_initializing(true);
         assert_eq!(read(&mut other, u64::MAX, 0x1fc), 1 << 31);
+    }
+
+    #[test]
+    fn a_software_reset_is_asked_for_where_it_is_offered() {
+        let mut violations = Violations::default();
+        let mut segment = InitSegment::new(&Profile::connectx4(), 0);
+        let asked = 0x1000u32 | 7 << 8;
+        let effect = segment.write(0, CMDQ_ADDR_L, &asked.to_be_bytes(), &mut violations);
+        assert_eq!((effect, violations.total()), (Effect::None, 1));
+        let mut segment = InitSegment::new(&Profile::connectx5(), 0);
+        assert_eq!(read(&mut segment, u64::MAX, 0x1fc), 1 << 30);
+        let effect = segment.write(0, CMDQ_ADDR_L, &asked.to_be_bytes(), &mut violations);
+        assert_eq!((effect, violations.total()), (Effect::SoftwareReset, 1));
+        assert_eq!(read(&mut segment, 0, 0x14) >> 8 & 7, 7);
+        segment.set_disabled();
+        assert_eq!(read(&mut segment, 0, 0x14) >> 8 & 7, 1);
     }
 
     #[test]

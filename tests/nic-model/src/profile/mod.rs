@@ -76,6 +76,10 @@ pub struct Profile {
     pub initializing_reads: u32,
     /// After how many nanoseconds from a reset the initializing bit clears.
     pub initializing_ns: u64,
+    /// Whether the function can be reset (function level reset).
+    pub function_reset: bool,
+    /// Whether firmware that has failed can be started again by writing nic_interface: bit 30 of `initializing`.
+    pub software_reset: bool,
 }
 
 impl Default for Profile {
@@ -114,6 +118,9 @@ impl Profile {
             timeouts: (0, 0),
             initializing_reads: 2,
             initializing_ns: 2_000_000,
+            function_reset: true,
+            // Firmware of 2016 was before that time.
+            software_reset: false,
         };
         // An e-switch manager is asked for these; the recording ends before, so they offer nothing.
         profile.capabilities.add_empty(CapType::ESWITCH_FLOW_TABLE);
@@ -125,6 +132,13 @@ impl Profile {
     #[must_use]
     pub fn with_mac(mut self, mac: [u8; 6]) -> Profile {
         self.mac = mac;
+        self
+    }
+
+    /// The same NIC without a function reset.
+    #[must_use]
+    pub fn without_reset(mut self) -> Profile {
+        self.function_reset = false;
         self
     }
 

@@ -94,6 +94,7 @@ impl Profile {
             minor: 35,
             subminor: 3006,
         };
+        profile.software_reset = true;
         profile.set_psid("FRC0000000005");
         profile.edit_general(later_general);
         profile.capabilities.edit(CapType::ROCE, |c: &mut RoceCap| {
