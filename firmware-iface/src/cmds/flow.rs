@@ -113,7 +113,7 @@ impl Command for CreateFlowGroup<'_> {
         input.set_start_flow_index(self.first);
         input.set_end_flow_index(self.last);
         input.set_match_criteria_enable(self.enable);
-        *input.match_criteria_mut() = self.mask.clone();
+        *input.match_criteria_mut() = *self.mask;
         Ok(encode(Self::OPCODE, 0, &input, &[]))
     }
 
@@ -174,7 +174,7 @@ impl Command for SetFlowEntry<'_> {
         context.set_group_id(self.group);
         context.set_action(FORWARD);
         context.set_destination_list_size(1)?;
-        *context.match_value_mut() = self.value.clone();
+        *context.match_value_mut() = *self.value;
         let mut destination = DestFormatStruct::default();
         destination.set_destination_type(TO_TIR);
         destination.set_destination_id(self.tirn)?;
