@@ -27,11 +27,11 @@ def gid_of(guest, ip):
     return (int(found.group(1)) if found else None), out
 
 
-def between(task, server, client, command, timeout=150):
-    """Runs a pair of programs."""
+def between(task, server, client, command, address="10.9.0.2", timeout=150):
+    """Runs a pair of programs; `address` is the server's."""
     running = server.run_in_background(command, timeout)
     server.run("for i in $(seq 60); do ss -tln | grep -qE ':(18515|18516) ' && exit 0; sleep 0.2; done", check=False)
-    result = client.run(command + " 10.9.0.2", timeout=timeout, check=False)
+    result = client.run(command + " " + address, timeout=timeout, check=False)
     other = running.result()
     task.check(command, result.code == 0 and other.code == 0, "%r\n%r" % (result, other))
 

@@ -1,27 +1,46 @@
 #!/usr/bin/env python3
 """Records what Linux's mlx5 drivers and rdma-core's VFIO provider say to the model, for scripts/compare-bringup."""
 
-import re
+import subprocess
 
 import linux_ib
 import vfio_provider
 from lab import linux, run, wire
 
-# What gives each kind of work request once. perftest wants five iterations at least.
-PROGRAMS = [
+# What gives each kind of work request once, in either direction: the recorded NIC is the client of most and the server
+# of those whose server does other things. perftest wants five iterations at least.
+AS_CLIENT = [
     "ibv_rc_pingpong -g {gid} -n 5 -e",
-    "ibv_srq_pingpong -g {gid} -n 5 -q 1",
+    "ibv_uc_pingpong -g {gid} -n 5 -e",
+    "ibv_ud_pingpong -g {gid} -n 5 -e",
+    "ibv_srq_pingpong -g {gid} -n 5 -q 1 -e",
     "ib_write_bw -d mlx5_0 -x {gid} -n 5 -s 4096",
     "ib_write_bw -d mlx5_0 -x {gid} -n 5 -s 4096 --write_with_imm",
     "ib_write_lat -d mlx5_0 -x {gid} -n 5 -s 16",
+    "ib_write_lat -d mlx5_0 -x {gid} -n 5 -s 16 -c UC",
     "ib_read_bw -d mlx5_0 -x {gid} -n 5 -s 4096",
     "ib_send_bw -d mlx5_0 -x {gid} -n 5 -s 4096",
     "ib_send_lat -d mlx5_0 -x {gid} -n 5 -s 16",
+    "ib_send_lat -d mlx5_0 -x {gid} -n 5 -s 16 -c UD",
     "ib_atomic_bw -d mlx5_0 -x {gid} -n 5 -A FETCH_AND_ADD",
     "ib_atomic_bw -d mlx5_0 -x {gid} -n 5 -A CMP_AND_SWAP",
 ]
+AS_SERVER = [
+    "ib_write_bw -d mlx5_0 -x {gid} -n 5 -s 4096 --write_with_imm",
+    "ib_read_bw -d mlx5_0 -x {gid} -n 5 -s 4096",
+    "ib_atomic_bw -d mlx5_0 -x {gid} -n 5 -A FETCH_AND_ADD",
+]
 PROFILE = "connectx5"
-DUMPED = re.compile(r"mlx5_core .*?(cmd\[\d+\]: .*|[0-9a-f]{3}: [0-9a-f]{8} .*)$")
+
+
+def connections(task, guests):
+    """rping: the connection manager's datagrams on QP 1."""
+    for guest in guests:
+        guest.run("modprobe rdma_ucm")
+    server = guests[1].run_in_background("rping -s -a 10.9.0.2 -C 2 -v", 60)
+    result = guests[0].run("sleep 2; rping -c -a 10.9.0.2 -C 2 -v", timeout=60, check=False)
+    other = server.result()
+    task.check("rping", result.code == 0 and other.code == 0, "%r\n%r" % (result, other))
 
 
 def linux_drivers(task):
@@ -39,9 +58,12 @@ def linux_drivers(task):
         guest.run("sleep 2")
     gid, _ = linux_ib.gid_of(guests[0], "10.9.0.1")
     task.check("a GID", gid is not None)
-    for program in PROGRAMS:
+    for program in AS_CLIENT:
         linux_ib.between(task, guests[1], guests[0], program.format(gid=gid))
-    guests[0].run("rmmod mlx5_ib mlx5_core", timeout=linux.PATIENCE)
+    for program in AS_SERVER:
+        linux_ib.between(task, guests[0], guests[1], program.format(gid=gid), "10.9.0.1")
+    connections(task, guests)
+    guests[0].run("rmmod rdma_ucm mlx5_ib mlx5_core", timeout=linux.PATIENCE)
     for guest in guests:
         guest.stop()
 
@@ -53,9 +75,13 @@ def provider(task):
 
 
 def body(task, arguments):
-    """Records Linux's mlx5 drivers and rdma-core's VFIO provider on the model: linux.jsonl, rdma-core.jsonl."""
+    """Records Linux's mlx5 drivers and rdma-core's VFIO provider on the model, and compares them with ferroce."""
     linux_drivers(task)
     provider(task)
+    command = ["cargo", "run", "-q", "-p", "ferroce-compare", "--", "check", "--linux", str(task.folder / "linux.jsonl"),
+               "--rdma-core", str(task.folder / "rdma-core.jsonl")]
+    compared = subprocess.run(command, capture_output=True, text=True, cwd=run.image.TOP)
+    task.check("no difference to ferroce without a reason", compared.returncode == 0, compared.stdout + compared.stderr)
 
 
 if __name__ == "__main__":

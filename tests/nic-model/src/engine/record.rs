@@ -19,15 +19,15 @@ impl DataPlane {
         self.recorder = recorder;
     }
 
-    /// What was posted when a send doorbell is rung: the record, and the WQEs that were not fetched yet.
-    pub(super) fn record_sends(&self, number: u32) {
+    /// What was posted when a send doorbell is rung: the record, and the WQEs that are new.
+    pub(super) fn record_sends(&mut self, number: u32) {
         let Some(recorder) = &self.recorder else {
             return;
         };
-        let (dbr, ring, buffer) = if let Some(sq) = self.objects.sqs.get(number) {
-            (sq.dbr, &sq.ring, &sq.buffer)
-        } else if let Some(qp) = self.objects.qps.get(number) {
-            (qp.dbr, &qp.sq, &qp.buffer)
+        let (dbr, ring, buffer) = if let Some(sq) = self.objects.sqs.get_mut(number) {
+            (sq.dbr, &mut sq.ring, &sq.buffer)
+        } else if let Some(qp) = self.objects.qps.get_mut(number) {
+            (qp.dbr, &mut qp.sq, &qp.buffer)
         } else {
             return;
         };
@@ -36,14 +36,16 @@ impl DataPlane {
         };
         recorder.doorbell_record("qp", number, &record);
         let pi = u16::from_be_bytes([record[6], record[7]]);
-        let mut at = ring.ci;
+        // The engine may have fetched them already: it looks at the record whenever the queue has its turn.
+        let mut at = ring.recorded;
         while pi.wrapping_sub(at) != 0 && u32::from(pi.wrapping_sub(at)) <= ring.wqebbs {
             let Some(wqe) = read_wqe(&self.host, buffer, ring, at) else {
-                return;
+                break;
             };
             recorder.wqe("send", number, at, &wqe);
             at = at.wrapping_add(wqe.len().div_ceil(WQEBB_BYTES as usize) as u16);
         }
+        ring.recorded = pi;
     }
 
     /// The receive WQE that a completion is of.

@@ -65,6 +65,8 @@ pub struct SendRing {
     pub wqebbs: u32,
     /// Index of the next WQEBB to fetch, 16 bits.
     pub ci: u16,
+    /// Index of the next WQEBB that a recording has not seen.
+    pub recorded: u16,
     /// A WQE could not be understood: what follows is not fetched until the QP is in error, then flushed.
     pub stuck: bool,
     /// Where the next WQE starts is not known any more.
@@ -229,6 +231,7 @@ impl Qp {
     pub fn reset(&mut self) {
         self.counts = self.counters_now();
         self.sq.ci = 0;
+        self.sq.recorded = 0;
         self.sq.stuck = false;
         self.sq.lost = false;
         self.rq.ci = 0;

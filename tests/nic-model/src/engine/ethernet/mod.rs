@@ -141,6 +141,7 @@ impl EthernetPlane for DataPlane {
         sq.state = to;
         if to == RawState::Reset {
             sq.ring.ci = 0;
+            sq.ring.recorded = 0;
         }
         Ok(())
     }

@@ -1,0 +1,112 @@
+//! A recording made small: of what was done several times in the same way, the first, with its role; what differs from
+//! run to run taken out.
+
+use std::collections::BTreeSet;
+
+use ferroce_firmware_iface::layouts::of_command;
+use ferroce_firmware_iface::opcode::Opcode;
+
+use crate::entries::still_wqe;
+use crate::fields::still;
+use crate::record::{Record, What};
+use crate::roles::acts;
+
+/// Bytes of a list of pages that are kept: two pages.
+const LIST_BYTES: usize = 16;
+
+/// The small form.
+pub fn shrink(records: &[Record]) -> Vec<Record> {
+    let mut seen = BTreeSet::new();
+    let mut kept = Vec::new();
+    for act in acts(records) {
+        if !seen.insert((act.role.clone(), act.fields.clone())) {
+            continue;
+        }
+        let service = act.role.rsplit_once('(').map_or("", |(_, rest)| {
+            rest.trim_end_matches(')').trim_end_matches(", inline")
+        });
+        for (number, record) in records[act.records].iter().enumerate() {
+            let mut record = record.clone();
+            record.role = (number == 0).then(|| act.role.clone());
+            stilled(&mut record.what, service);
+            kept.push(record);
+        }
+    }
+    kept
+}
+
+fn stilled(what: &mut What, service: &str) {
+    match what {
+        What::Command {
+            opcode,
+            input,
+            output,
+            ..
+        } => {
+            let Some((info, _)) = of_command(*opcode) else {
+                return;
+            };
+            still(info, input);
+            // Lists are shown by their first entries; a capability stays whole.
+            if !matches!(*opcode, Opcode::SET_HCA_CAP | Opcode::ACCESS_REG) {
+                input.truncate(info.bytes.max(LIST_BYTES) + LIST_BYTES);
+                for entry in input
+                    .get_mut(info.bytes..)
+                    .unwrap_or_default()
+                    .chunks_exact_mut(8)
+                {
+                    still_page(entry);
+                }
+            }
+            // Of answers, only what was made and what is compared with what is set later.
+            if *opcode != Opcode::QUERY_HCA_CAP {
+                output.truncate(16);
+            }
+        }
+        What::Wqe { kind, bytes, .. } => still_wqe(bytes, kind, service),
+        What::Register { offset: 0x10, bytes } => bytes.fill(0),
+        What::Register { offset: 0x14, bytes } => {
+            if let [first, second, third, _] = bytes.as_mut_slice() {
+                (*first, *second, *third) = (0, 0, *third & 0xf);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Keeps the low 12 bits of a page address.
+fn still_page(entry: &mut [u8]) {
+    if entry.iter().all(|byte| *byte == 0) {
+        return;
+    }
+    let low = [entry[6] & 0xf, entry[7]];
+    entry.copy_from_slice(&[0, 0, 0, 0, 0x10, 0, low[0], low[1]]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{parse, write};
+
+    #[test]
+    fn what_is_done_again_is_left_out_and_the_rest_means_the_same() {
+        let text = r#"{"register":"0x14","len":4,"bytes":"12345055"}
+{"opcode":"0x800","in_len":16,"out_len":16,"in":"0800","out":"0000000000000000000007"}
+{"opcode":"0x800","in_len":16,"out_len":16,"in":"0800","out":"0000000000000000000008"}
+{"opcode":"0x801","in_len":16,"out_len":16,"in":"08010000000000000000000700","out":""}
+"#;
+        let records = parse(text).unwrap();
+        let small = shrink(&records);
+        assert_eq!(small.len(), 3, "{small:?}");
+        let said = |records: &[Record]| -> BTreeSet<_> {
+            acts(records)
+                .into_iter()
+                .map(|act| (act.role, act.fields))
+                .collect()
+        };
+        assert_eq!(said(&small), said(&records));
+        let again = parse(&write(&small)).unwrap();
+        assert_eq!(shrink(&again), small, "and so small that it gets no smaller");
+        assert!(!write(&small).contains("12345"));
+    }
+}
