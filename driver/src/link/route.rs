@@ -6,7 +6,7 @@
 //! | refused | ranked, in this order |
 //! | --- | --- |
 //! | other family, other VLAN, other scope | RoCE v2 before v1 |
-//! | no address of the NIC any more, or not yet | its prefix covers the next hop |
+//! | no address of the NIC any more, or not yet | its prefix covers the next hop, the longest first |
 //! | RoCE v1 or link-local through a router | scope like the destination's |
 //! | asked for another version | longer agreement with the destination, lower index |
 //!
@@ -145,8 +145,8 @@ pub struct Rank {
     pub same: bool,
     /// RoCE v2.
     pub v2: bool,
-    /// Its prefix covers the next hop.
-    pub covers: bool,
+    /// Bits of its prefix and one, if that covers the next hop; or else 0.
+    pub covers: u8,
     /// Link-local as the destination is, or neither is.
     pub scope: bool,
     /// Bits that agree with the destination.
@@ -159,7 +159,7 @@ pub struct Rank {
 pub enum Worse {
     /// RoCE v1, where v2 would do.
     Version,
-    /// Its prefix doesn't cover the next hop.
+    /// Its prefix doesn't cover the next hop, or less closely.
     Prefix,
     /// Link-local to an address that is not, or the other way round.
     Scope,
@@ -178,7 +178,9 @@ impl fmt::Display for Worse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Version => f.write_str("would do, but RoCE v2 is preferred"),
-            Self::Prefix => f.write_str("would do, but its prefix doesn't cover the next hop"),
+            Self::Prefix => {
+                f.write_str("would do, but its prefix doesn't cover the next hop, or less closely")
+            }
             Self::Scope => {
                 f.write_str("would do, but its scope (link-local or not) is not the destination's")
             }
@@ -608,7 +610,11 @@ fn judge(query: &RouteQuery, way: &Way, entry: &GidEntry, tables: &RouteTables<'
     Ok(Rank {
         same: own == ip,
         v2: entry.version == RoceVersion::V2,
-        covers: address.prefix().contains(way.next_hop),
+        covers: if address.prefix().contains(way.next_hop) {
+            address.prefix().bits() + 1
+        } else {
+            0
+        },
         scope: is_link_local(own) == link_local,
         // RFC 6724, 5, rule 8: no more than the prefix counts; IPv4 addresses of a subnet are alike.
         common: common_bits(own, ip).min(address.prefix_len),
