@@ -12,6 +12,7 @@ use super::address::{AddressError, Gateway, InterfaceAddress, is_link_local, wid
 use super::error::{LinkError, ResolveError};
 use super::interface::{AddressState, DuplicateDetection};
 use super::neighbour::{Lookup, Neighbour, NeighbourKey};
+use super::resolver::Followed;
 use super::route::{self, Route, RouteError, RouteQuery, RouteTables};
 use super::stack::{LinkCounters, LinkEvent, Stack, StackConfig};
 use super::timing::Timing;
@@ -166,6 +167,8 @@ struct Shared {
     stop: AtomicBool,
     handlers: Mutex<Vec<(u64, Handler)>>,
     next_handler: AtomicU64,
+    /// Peers of the connection manager.
+    followed: Arc<Mutex<Followed>>,
     config: AgentConfig,
     context: Arc<Context>,
 }
@@ -228,6 +231,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             handlers: Mutex::default(),
             next_handler: AtomicU64::new(0),
+            followed: Arc::default(),
             config,
             context: context.clone(),
         });
@@ -410,6 +414,50 @@ impl Agent {
             shared: self.shared.clone(),
             id,
         }
+    }
+
+    /// As [`Agent::on_event`], without an end.
+    pub(super) fn handle_always(&self, handler: impl Fn(&LinkEvent) + Send + Sync + 'static) {
+        let id = self.shared.next_handler.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.handlers).push((id, Arc::new(handler)));
+    }
+
+    pub(super) fn followed(&self) -> Arc<Mutex<Followed>> {
+        self.shared.followed.clone()
+    }
+
+    pub(super) fn with_followed<R>(&self, act: impl FnOnce(&mut Followed) -> R) -> R {
+        act(&mut lock(&self.shared.followed))
+    }
+
+    /// Watches one neighbour and no longer the other, without guards.
+    pub(super) fn rewatch(&self, (watch, unwatch): (Option<NeighbourKey>, Option<NeighbourKey>)) {
+        if watch.is_none() && unwatch.is_none() {
+            return;
+        }
+        let mut inner = self.shared.lock();
+        if let Some(neighbour) = watch
+            && !inner.stack.watch(Instant::now(), neighbour)
+        {
+            log::warn!("the neighbour {} is not watched: the cache is full", neighbour.ip);
+        }
+        if let Some(neighbour) = unwatch {
+            inner.stack.unwatch(neighbour);
+        }
+        self.shared.after_call(inner);
+    }
+
+    /// The way to an address if it is known without waiting; it is asked for if not.
+    pub(super) fn route_now(&self, destination: IpAddr) -> Option<Route> {
+        let mut inner = self.shared.lock();
+        let mut route = inner.route(&self.shared.context, &destination.into()).ok()?;
+        if let Lookup::Found(mac) = inner.stack.look_up(Instant::now(), route.neighbour()) {
+            route.dmac = Some(mac);
+            inner.settle(&self.shared.context);
+        } else {
+            self.shared.after_call(inner);
+        }
+        Some(route)
     }
 
     /// What it has done.

@@ -23,6 +23,7 @@ mod frame;
 mod input;
 mod interface;
 mod neighbour;
+mod resolver;
 mod route;
 mod stack;
 mod timing;

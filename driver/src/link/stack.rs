@@ -274,6 +274,14 @@ impl Stack {
     /// Keeps a neighbour, asks it before its MAC grows old, and tells of changes by events, until
     /// [`Stack::unwatch`]. False where there is no room for one more.
     pub fn watch(&mut self, now: Instant, key: NeighbourKey) -> bool {
+        let own = self
+            .interfaces
+            .get(&key.vlan)
+            .is_some_and(|interface| interface.find(key.ip).is_some());
+        if own || key.ip.is_multicast() {
+            // Neither ever changes.
+            return true;
+        }
         let watched = self.neighbours.watch(now, key);
         self.flush_neighbours();
         watched

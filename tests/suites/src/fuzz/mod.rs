@@ -6,12 +6,14 @@
 mod device;
 mod firmware;
 mod host;
+mod link;
 mod vfio_user;
 mod wire;
 
 pub use device::{completions, events};
 pub use firmware::layouts;
 pub use host::{commands, send_queue};
+pub use link::link;
 pub use vfio_user::{vfio_user_client, vfio_user_server};
 pub use wire::{frames, wire_parse};
 
@@ -29,6 +31,7 @@ pub const ALL: &[(&str, Body)] = &[
     ("vfio_user_client", vfio_user_client),
     ("completions", completions),
     ("events", events),
+    ("link", link),
 ];
 
 /// Takes input apart; past its end everything is 0.
