@@ -38,7 +38,7 @@ def as_client(peer, name, case):
     tool, kind, options, more = case
     server = peer.guest.run_in_background("ibv_%s_pingpong -g %d %s" % (tool, peer.gids[kind], options), timeout=90)
     peer.listening()
-    port = ["--port", str(peer.control.listen[rxe.PORT]), "--peer-mac", rxe.GUEST_MAC, "--json", "127.0.0.1"]
+    port = ["--port", str(peer.control.listen[rxe.PORT]), "--json", "127.0.0.1"]
     program = rxe.Program(peer, name, ["pingpong", tool], options.split() + gid_option(kind) + more + port)
     code, result = program.start().result()
     return program, code, result, server.result()
@@ -48,7 +48,7 @@ def as_server(peer, name, case):
     """The client is in the guest."""
     tool, kind, options, more = case
     port = peer.control.reach[rxe.PORT]
-    extra = ["--port", str(port), "--peer-mac", rxe.GUEST_MAC, "--json"]
+    extra = ["--port", str(port), "--json"]
     program = rxe.Program(peer, name, ["pingpong", tool], options.split() + more + extra).start()
     program.listening(port)
     command = "ibv_%s_pingpong -g %d %s %s" % (tool, peer.gids[kind], options, peer.control.HOST)
@@ -77,7 +77,6 @@ def play(peer, number, role, case):
 def body(task, arguments):
     """Soft-RoCE in a guest and ferroce on the host: pingpong both ways over IPv4, IPv6 and a VLAN."""
     peer = rxe.Peer(task)
-    peer.neighbours()
     number = 0
     for case in QUICK + (FULL if arguments.full else []):
         for role in ("client", "server"):

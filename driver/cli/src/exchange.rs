@@ -141,6 +141,17 @@ pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, C
     }
 }
 
+/// Reads all of `bytes`, or says that the peer was silent.
+fn read(stream: &mut TcpStream, bytes: &mut [u8], what: &'static str) -> Result<(), CliError> {
+    stream.read_exact(bytes).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            CliError::Other(format!("{what}: nothing came in time (--timeout)"))
+        }
+        io::ErrorKind::UnexpectedEof => CliError::Other(format!("{what}: it has ended; what does it say?")),
+        _ => CliError::System(what, error),
+    })
+}
+
 fn prepare(stream: TcpStream, patience: Duration) -> Result<TcpStream, CliError> {
     let set = || {
         stream.set_nodelay(true)?;
@@ -176,9 +187,7 @@ pub fn receive(stream: &mut TcpStream, count: usize, places: usize) -> Result<Ve
     let mut found = Vec::new();
     for place in 0..places {
         let mut bytes = [0; ADDRESS_BYTES];
-        stream
-            .read_exact(&mut bytes)
-            .map_err(|e| CliError::System("the peer did not send its address", e))?;
+        read(stream, &mut bytes, "the peer did not send its address")?;
         if place < count {
             let peer = Destination::decode(&bytes).map_err(|e| {
                 CliError::Other(format!("the peer sent no address: {e}; is it the same tool?"))
@@ -205,9 +214,7 @@ pub fn send_done(stream: &mut TcpStream) -> Result<(), CliError> {
 /// It does not come, or is another.
 pub fn receive_done(stream: &mut TcpStream) -> Result<(), CliError> {
     let mut bytes = [0; DONE.len()];
-    stream
-        .read_exact(&mut bytes)
-        .map_err(|e| CliError::System("the peer did not say that it is ready", e))?;
+    read(stream, &mut bytes, "the peer did not say that it is ready")?;
     if bytes != *DONE {
         return Err(CliError::Other(format!(
             "the peer said {:?} where \"done\" was due; is it the same tool?",

@@ -115,12 +115,6 @@ class Peer:
                   "ip addr add %s/24 dev wire.%d" % (VLAN, VLAN, VLAN, VLAN_ADDRESSES[1], VLAN))
         guest.run("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev wire && sleep 1", timeout=60)
 
-    def neighbours(self):
-        """Tells the guest the MAC address of our NIC, where nothing answers for it."""
-        for own in [addresses[0] for addresses in ADDRESSES.values()] + [link_local(NIC_MAC)]:
-            self.guest.run("ip neigh replace %s lladdr %s dev wire nud permanent" % (own, NIC_MAC))
-        self.guest.run("ip neigh replace %s lladdr %s dev wire.%d nud permanent" % (VLAN_ADDRESSES[0], NIC_MAC, VLAN))
-
     def _gids(self):
         """Index of the GID of each kind of address."""
         folder = "/sys/class/infiniband/rxe0/ports/1"

@@ -1,11 +1,11 @@
 //! How a tool is told which NIC to use.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
 use ferroce::function::FunctionAddress;
+use ferroce::link::{Gateway, InterfaceAddress};
 use ferroce::port::MacAddress;
 
 use super::GidChoice;
@@ -20,18 +20,23 @@ pub struct NicArgs {
     #[arg(short, long, value_name = "DEV")]
     pub device: Device,
 
-    /// An IP address of the NIC, with the length of its network's prefix, such as 10.9.0.1/24 or fd00:9::1/64. Can be
-    /// given more than once. Beside these it has the link-local address of its MAC address.
+    /// An IP address of the NIC, with the length of its network's prefix, such as 10.9.0.1/24 or fd00:9::1/64; with its
+    /// VLAN, if it is another than --vlan: 10.9.7.1/24@7. Can be given more than once. Beside these the NIC has the
+    /// link-local address of its MAC address.
     #[arg(long = "address", value_name = "IP/PREFIX")]
-    pub addresses: Vec<IpPrefix>,
+    pub addresses: Vec<InterfaceAddress>,
+
+    /// A router: 10.9.0.254, or 192.0.2.0/24 via 10.9.0.254 for one to that network only. Can be given more than once.
+    #[arg(long = "gateway", value_name = "IP")]
+    pub gateways: Vec<Gateway>,
 
     /// Which of the NIC's GIDs to use: roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local, roce-v1, or an index of its table. By
     /// default one of RoCE v2 that fits the peer's, and IPv4 if the peer's is not known.
     #[arg(short, long, value_name = "GID")]
     pub gid: Option<GidChoice>,
 
-    /// VLAN of the NIC's addresses, 0 to 4094. By default frames have no tag.
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(0..=4094))]
+    /// VLAN of the NIC's addresses, 1 to 4094. By default frames have no tag.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
 
     /// Ethernet priority of the connection's frames, 0 to 7.
@@ -46,7 +51,7 @@ pub struct NicArgs {
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub mac: Option<MacAddress>,
 
-    /// MAC address of the peer, or of the router to it. A link-local address tells it by itself.
+    /// MAC address of the peer, or of the router to it. By default the peer is asked for it (ARP, neighbour discovery).
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub peer_mac: Option<MacAddress>,
 
@@ -64,6 +69,14 @@ pub struct NicArgs {
 }
 
 impl NicArgs {
+    /// The addresses with their VLANs.
+    pub fn interface_addresses(&self) -> impl Iterator<Item = InterfaceAddress> {
+        self.addresses.iter().map(|address| InterfaceAddress {
+            vlan: address.vlan.or(self.vlan),
+            ..*address
+        })
+    }
+
     /// Whether the options go together.
     ///
     /// # Errors
@@ -127,53 +140,6 @@ impl std::fmt::Display for Device {
     }
 }
 
-/// An address in its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpPrefix {
-    /// The address.
-    pub ip: IpAddr,
-    /// Length of the network's prefix in bits.
-    pub prefix: u8,
-}
-
-impl IpPrefix {
-    /// Whether `other` is in the same network.
-    pub fn covers(&self, other: IpAddr) -> bool {
-        let same = |a: u128, b: u128, width: u32| {
-            let shift = width.saturating_sub(self.prefix.into());
-            a.checked_shr(shift).unwrap_or(0) == b.checked_shr(shift).unwrap_or(0)
-        };
-        match (self.ip, other) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => same(u32::from(a).into(), u32::from(b).into(), 32),
-            (IpAddr::V6(a), IpAddr::V6(b)) => same(a.into(), b.into(), 128),
-            _ => false,
-        }
-    }
-}
-
-impl FromStr for IpPrefix {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<IpPrefix, String> {
-        let (address, prefix) = text
-            .split_once('/')
-            .ok_or_else(|| format!("{text:?} has no prefix; write {text}/24 or the like"))?;
-        let ip: IpAddr = address
-            .parse()
-            .map_err(|_| format!("{address:?} is not an IP address"))?;
-        let width = if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix
-            .parse()
-            .ok()
-            .filter(|prefix| *prefix <= width)
-            .ok_or_else(|| format!("{prefix:?} is not a prefix length from 0 to {width}"))?;
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(format!("{ip} is not an address of a port"));
-        }
-        Ok(IpPrefix { ip, prefix })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,29 +161,5 @@ mod tests {
         ));
         assert!("model".parse::<Device>().unwrap_err().contains("dgram"));
         assert!("eth0".parse::<Device>().unwrap_err().contains("model:"));
-    }
-
-    #[test]
-    fn prefixes_have_bounds_and_cover_networks() {
-        let v4: IpPrefix = "10.9.0.1/24".parse().unwrap();
-        assert!(v4.covers("10.9.0.77".parse().unwrap()));
-        assert!(!v4.covers("10.9.1.1".parse().unwrap()));
-        assert!(!v4.covers("fd00::1".parse().unwrap()));
-        let v6: IpPrefix = "fd00:9::1/64".parse().unwrap();
-        assert!(v6.covers("fd00:9::abcd".parse().unwrap()));
-        assert!(!v6.covers("fd00:a::1".parse().unwrap()));
-        let any: IpPrefix = "10.9.0.1/0".parse().unwrap();
-        assert!(any.covers("192.0.2.1".parse().unwrap()));
-        for bad in [
-            "10.9.0.1",
-            "10.9.0.1/33",
-            "fd00::/129",
-            "x/8",
-            "0.0.0.0/8",
-            "ff02::1/16",
-            "10.0.0.1/-1",
-        ] {
-            assert!(bad.parse::<IpPrefix>().is_err(), "{bad}");
-        }
     }
 }

@@ -4,8 +4,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ferroce::gid::{Gid, GidEntry, RoceVersion};
-
-use super::IpPrefix;
+use ferroce::link::InterfaceAddress;
 
 /// What the user wants of the GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +78,7 @@ pub fn choose(
     entries: &[(u16, GidEntry)],
     choice: Option<GidChoice>,
     peer: Option<Gid>,
-    networks: &[IpPrefix],
+    networks: &[InterfaceAddress],
 ) -> Result<LocalGid, String> {
     let local = |(index, entry): &(u16, GidEntry)| LocalGid {
         index: *index,
@@ -89,7 +88,9 @@ pub fn choose(
         let fits = |(_, entry): &&(u16, GidEntry)| entry.version == version && Scope::of(entry.gid) == scope;
         let near = |(_, entry): &&(u16, GidEntry)| {
             let network = networks.iter().find(|n| Gid::from_ip(n.ip) == entry.gid);
-            network.zip(peer).is_some_and(|(n, peer)| n.covers(peer.to_ip()))
+            network
+                .zip(peer)
+                .is_some_and(|(n, peer)| n.prefix().contains(peer.to_ip()))
         };
         let mut of_kind = entries.iter().filter(fits);
         of_kind.clone().find(near).or_else(|| of_kind.next()).map(local)

@@ -5,29 +5,33 @@ mod gids;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::{self, FunctionAddress, InProcess, PciFunction};
 use ferroce::gid::Gid;
+use ferroce::link::{Agent, AgentConfig, DuplicateDetection, InterfaceAddress, LinkError, RouteQuery};
 use ferroce::port::MacAddress;
 use ferroce::verbs::Path;
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::runner::Runner;
 
-pub use self::args::{Device, IpPrefix, NicArgs};
+pub use self::args::{Device, NicArgs};
 pub use self::gids::{GidChoice, LocalGid};
-use crate::error::{CliError, failed};
+use crate::error::{CliError, chain, failed};
 use crate::model::{self, SingleNic};
 
 /// An open NIC.
 pub struct Nic {
     context: Arc<Context>,
     name: String,
-    addresses: Vec<IpPrefix>,
+    addresses: Vec<InterfaceAddress>,
     choice: Option<GidChoice>,
     peer_mac: Option<MacAddress>,
     priority: u8,
     traffic_class: u8,
+    /// Answers for the NIC's addresses and finds others'; `None` where the NIC has no queues for it.
+    agent: Option<Agent>,
     /// Goes after the context.
     model: Option<Model>,
 }
@@ -47,8 +51,10 @@ impl Nic {
         args.check()?;
         let (function, model) = function(args)?;
         let device = function.address().clone();
+        let addresses: Vec<_> = args.interface_addresses().collect();
         let mut config = OpenConfig::new();
-        for address in &args.addresses {
+        // The others get their GIDs from the agent.
+        for address in addresses.iter().filter(|address| address.vlan == args.vlan) {
             config = config.address(address.ip);
         }
         if let Some(vlan) = args.vlan {
@@ -61,16 +67,43 @@ impl Nic {
             device: device.clone(),
             source: Box::new(source),
         })?;
-        Ok(Nic {
+        let mut nic = Nic {
+            agent: None,
             context,
             name: device.to_string(),
-            addresses: args.addresses.clone(),
+            addresses,
             choice: args.gid,
             peer_mac: args.peer_mac,
             priority: args.priority,
             traffic_class: args.traffic_class,
             model,
-        })
+        };
+        nic.agent = nic.start_agent(args)?;
+        Ok(nic)
+    }
+
+    /// Lets somebody answer for the NIC's addresses.
+    fn start_agent(&self, args: &NicArgs) -> Result<Option<Agent>, CliError> {
+        // A tool has no time to look for others with its addresses before it uses them.
+        let mut config = AgentConfig::new().duplicate_detection(DuplicateDetection::Optimistic);
+        for address in &self.addresses {
+            config = config.address(*address);
+        }
+        for gateway in &args.gateways {
+            config = config.gateway(*gateway);
+        }
+        match Agent::start(&self.context, config) {
+            Ok(agent) => Ok(Some(agent)),
+            Err(error @ LinkError::Queues(_)) => {
+                log::warn!(
+                    "{}: nobody answers for its addresses, and peers' MAC addresses have to be given with --peer-mac: {}",
+                    self.name,
+                    chain(&error)
+                );
+                Ok(None)
+            }
+            Err(error) => Err(failed("the NIC's addresses")(error)),
+        }
     }
 
     /// What verbs objects are made from.
@@ -90,18 +123,31 @@ impl Nic {
     /// The way to a peer.
     ///
     /// # Errors
-    /// Its MAC address is not known.
-    pub fn path(&self, local: &LocalGid, peer: Gid) -> Result<Path, CliError> {
-        let mac = match self.peer_mac.or_else(|| mac_of(peer)) {
-            Some(mac) => mac,
-            None => {
+    /// There is none, or nobody answers there.
+    pub fn path(&self, local: &LocalGid, peer: Gid, patience: Duration) -> Result<Path, CliError> {
+        let mut path = match (self.peer_mac, &self.agent) {
+            (Some(mac), _) => Path::new(local.index, peer, mac),
+            (None, Some(agent)) => {
+                let query = RouteQuery {
+                    sgid_index: Some(local.index),
+                    ..RouteQuery::to(peer.to_ip())
+                };
+                let route = agent.route_to(query, Instant::now() + patience);
+                let route = route.map_err(failed("the way to the peer"))?;
+                if let Some(better) = route.better() {
+                    log::warn!("{better}");
+                }
+                route
+                    .path()
+                    .ok_or_else(|| CliError::Other(format!("{} has no MAC address", route.next_hop)))?
+            }
+            (None, None) => {
                 return Err(CliError::Other(format!(
                     "the MAC address of {} is not known; give it with --peer-mac",
                     peer.to_ip()
                 )));
             }
         };
-        let mut path = Path::new(local.index, peer, mac);
         path.priority = self.priority;
         path.traffic_class = self.traffic_class;
         Ok(path)
@@ -113,8 +159,13 @@ impl Nic {
     /// The NIC did not go down in order, or the capture could not be written.
     pub fn close(self) -> Result<(), CliError> {
         let Nic {
-            context, name, model, ..
+            context,
+            name,
+            model,
+            agent,
+            ..
         } = self;
+        drop(agent);
         let closed = context.close().map_err(|source| CliError::Close {
             device: name,
             source: Box::new(source),
@@ -161,13 +212,6 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
     Ok((Arc::new(function), Some(Model { runner, pcap })))
 }
 
-/// The MAC address that a link-local address was made of, if it was made so (RFC 4291, appendix A).
-fn mac_of(gid: Gid) -> Option<MacAddress> {
-    let bytes = &gid.0[8..];
-    let mac = MacAddress([bytes[0] ^ 2, bytes[1], bytes[2], bytes[5], bytes[6], bytes[7]]);
-    (Gid::link_local(mac) == gid && mac.is_unicast()).then_some(mac)
-}
-
 /// The path MTU of that many bytes.
 ///
 /// # Errors
@@ -182,18 +226,3 @@ pub fn mtu(bytes: u16) -> Result<ferroce::verbs::Mtu, CliError> {
 #[derive(Debug, thiserror::Error)]
 #[error("{0} bytes is none of 256, 512, 1024, 2048 and 4096")]
 struct MtuError(u16);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn link_local_addresses_tell_their_mac() {
-        let mac = MacAddress([0x52, 0x54, 0, 9, 0, 2]);
-        assert_eq!(mac_of(Gid::link_local(mac)), Some(mac));
-        let other = Gid::from_ip("fe80::1".parse().unwrap());
-        assert_eq!(mac_of(other), None, "made of no MAC");
-        let global = Gid::from_ip("fd00::5054:ff:fe09:2".parse().unwrap());
-        assert_eq!(mac_of(global), None, "of another scope");
-    }
-}

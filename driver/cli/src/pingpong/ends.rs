@@ -277,7 +277,7 @@ impl Ends {
         peers: &[Destination],
     ) -> Result<(), CliError> {
         for ((qp, own), peer) in self.qps.iter_mut().zip(own).zip(peers) {
-            let path = nic.path(gid, peer.gid)?;
+            let path = nic.path(gid, peer.gid, args.patience())?;
             let mtu = nic::mtu(args.mtu)?;
             if args.kind == Kind::Ud {
                 qp.modify_to_rtr_datagram().map_err(failed("QP to RTR"))?;

@@ -151,7 +151,7 @@ fn show(args: &PingpongArgs, what: &str, destinations: &[Destination]) {
 
 impl PingpongArgs {
     /// How long the peer may take for anything.
-    fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }

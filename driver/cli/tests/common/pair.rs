@@ -30,14 +30,12 @@ impl Pair {
             &device,
             "--mac",
             MACS[side],
-            "--peer-mac",
-            MACS[1 - side],
             "--address",
             &format!("10.9.0.{own}/24"),
             "--address",
             &format!("fd00:9::{own}/64"),
             "--profile",
-            "minimal",
+            "connectx5",
         ]
         .map(str::to_string)
         .to_vec()
