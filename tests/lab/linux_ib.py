@@ -5,19 +5,54 @@ import re
 
 from lab import linux, run, wire
 
-# Each is run in both guests, in the client with the server's address.
+# A pair of programs: what the server runs, what the client runs, how to see that the server is ready, and the test.
+TCP = "ss -tln | grep -qE ':(18515|18516) '"
+LISTENER = "rdma resource show cm_id | grep -q LISTEN"
+# A group is joined when the netdev listens to its MAC address (239.1.2.3).
+JOINED = "ip maddr show | grep -q 01:00:5e:01:02:03"
+
+
+def pingpong(command, address="10.9.0.2"):
+    """Programs that take the server's address behind all else, and exchange their numbers by TCP."""
+    return (command, command + " " + address, TCP)
+
+
+def by_cm(server, client):
+    """Programs that the RDMA connection manager brings together, over QP1."""
+    return (server, client, LISTENER)
+
+
 QUICK = [
-    "ibv_rc_pingpong -g {gid} -n 100",
-    "ibv_rc_pingpong -g {gid} -n 100 -e",
-    "ib_write_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
+    pingpong("ibv_rc_pingpong -g {gid} -n 100"),
+    pingpong("ibv_rc_pingpong -g {gid} -n 100 -e"),
+    pingpong("ibv_uc_pingpong -g {gid} -n 100"),
+    pingpong("ibv_ud_pingpong -g {gid} -n 100 -s 1000"),
+    pingpong("ib_write_bw -d mlx5_0 -x {gid} -n 100 -s 4096"),
+    by_cm("udaddy -b 10.9.0.2", "udaddy -s 10.9.0.2"),
 ]
 FULL = [
-    "ibv_srq_pingpong -g {gid} -n 100",
-    "ibv_rc_pingpong -g {gid} -n 50 -s 65536 -m 4096",
-    "ib_read_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
-    "ib_send_bw -d mlx5_0 -x {gid} -n 100 -s 4096",
+    # Linux's connection manager asks for atomics, which `minimal` has not.
+    by_cm("rping -s -a 10.9.0.2 -C 10 -v", "rping -c -a 10.9.0.2 -C 10 -v"),
+    pingpong("ibv_srq_pingpong -g {gid} -n 100"),
+    pingpong("ibv_rc_pingpong -g {gid} -n 50 -s 65536 -m 4096"),
+    pingpong("ibv_uc_pingpong -g {gid} -n 50 -s 65536 -e"),
+    pingpong("ibv_ud_pingpong -g {gid} -n 100 -s 1000 -e"),
+    pingpong("ib_read_bw -d mlx5_0 -x {gid} -n 100 -s 4096"),
+    pingpong("ib_send_bw -d mlx5_0 -x {gid} -n 100 -s 4096"),
+    pingpong("ib_send_bw -d mlx5_0 -x {gid} -n 200 -s 1024 -c UD"),
+    pingpong("ib_send_bw -d mlx5_0 -x {gid} -n 100 -s 8192 -c UC"),
+    pingpong("ib_write_bw -d mlx5_0 -x {gid} -n 100 -s 8192 -c UC"),
+    pingpong("ib_send_lat -d mlx5_0 -x {gid} -n 100 -s 64 -c UD"),
+    by_cm("ucmatose -b 10.9.0.2", "ucmatose -s 10.9.0.2"),
+    by_cm("ucmatose -b 10.9.0.2 -c 20 -C 20 -S 5000", "ucmatose -s 10.9.0.2 -c 20 -C 20 -S 5000"),
+    by_cm("rping -s -a fd00:9::2 -C 10 -v", "rping -c -a fd00:9::2 -C 10 -v"),
+    by_cm("ib_send_bw -d mlx5_0 -R -n 100 -s 4096", "ib_send_bw -d mlx5_0 -R -n 100 -s 4096 10.9.0.2"),
+    ("mckey -m 239.1.2.3 -b 10.9.0.2", "mckey -m 239.1.2.3 -b 10.9.0.1 -s", JOINED),
 ]
-ATOMIC = ["ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A FETCH_AND_ADD", "ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A CMP_AND_SWAP"]
+ATOMIC = [
+    pingpong("ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A FETCH_AND_ADD"),
+    pingpong("ib_atomic_bw -d mlx5_0 -x {gid} -n 100 -A CMP_AND_SWAP"),
+]
 
 
 def gid_of(guest, ip):
@@ -27,13 +62,19 @@ def gid_of(guest, ip):
     return (int(found.group(1)) if found else None), out
 
 
-def between(task, server, client, command, address="10.9.0.2", timeout=150):
-    """Runs a pair of programs; `address` is the server's."""
-    running = server.run_in_background(command, timeout)
-    server.run("for i in $(seq 60); do ss -tln | grep -qE ':(18515|18516) ' && exit 0; sleep 0.2; done", check=False)
-    result = client.run(command + " " + address, timeout=timeout, check=False)
+def together(task, server, client, pair, timeout=90):
+    """Runs a pair of programs."""
+    first, second, ready = pair
+    running = server.run_in_background(first, timeout)
+    server.run("for i in $(seq 60); do %s && exit 0; sleep 0.2; done" % ready, check=False)
+    result = client.run(second, timeout=timeout, check=False)
     other = running.result()
-    task.check(command, result.code == 0 and other.code == 0, "%r\n%r" % (result, other))
+    task.check(second, result.code == 0 and other.code == 0, "%r\n%r" % (result, other))
+
+
+def between(task, server, client, command, address="10.9.0.2", timeout=150):
+    """Runs a program at both ends, at the client with the server's address behind all else."""
+    together(task, server, client, pingpong(command, address), timeout)
 
 
 def table_follows(task, guest, device):
@@ -55,9 +96,10 @@ def one_profile(task, arguments, profile):
         guests.append(task.guest("guest-%s-%d" % (profile, number), models=models[-1].sockets, cpus=1))
     gid = None
     for number, guest in enumerate(guests):
-        linux.load(guest, "mlx5_core", "mlx5_ib")
+        linux.load(guest, "mlx5_core", "mlx5_ib", "rdma_ucm")
         device = linux.netdev(guest)
         linux.address(guest, device, "10.9.0.%d/24" % (number + 1))
+        guest.run("ip addr add fd00:9::%d/64 dev %s nodad" % (number + 1, device))
         guest.run("sleep 2")
         gid, info = gid_of(guest, "10.9.0.%d" % (number + 1))
         task.check("%s: an active RoCE port with its GIDs" % guest.name, gid is not None and "PORT_ACTIVE" in info, info)
@@ -65,8 +107,8 @@ def one_profile(task, arguments, profile):
     commands = QUICK + (FULL if arguments.full else [])
     # The recorded ConnectX-4 answers atomics in big-endian order only, which Linux does not offer to programs.
     commands += ATOMIC if arguments.full and "ATOMIC_HCA" in info else []
-    for command in commands:
-        between(task, guests[1], guests[0], command.format(gid=gid))
+    for pair in commands:
+        together(task, guests[1], guests[0], [part.format(gid=gid) for part in pair])
     for guest, model in zip(guests, models):
         wrong = linux.complaints(guest.run("dmesg").out, profile)
         task.check("%s: no complaint of Linux's" % guest.name, not wrong, "\n".join(wrong))

@@ -87,6 +87,10 @@ pub struct FaultArgs {
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
     pub corrupt: f64,
 
+    /// Fraction of the frames that take part in ECN that are marked "congestion experienced", as by a full switch.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
+    pub mark: f64,
+
     /// Seed of the faults, and of random data: the same seed gives the same faults.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,

@@ -155,6 +155,7 @@ fn wire_faults(args: &FaultArgs) -> Faults {
         duplicate: args.duplicate,
         reorder: args.reorder,
         corrupt: args.corrupt,
+        mark: args.mark,
         ..Faults::default()
     }
 }

@@ -8,6 +8,7 @@ use crate::layout::Layout;
 use crate::opcode::Opcode;
 
 mod caps;
+mod congestion;
 mod counters;
 mod cq;
 mod eq;
@@ -21,6 +22,7 @@ mod reg;
 mod vport;
 
 pub use caps::*;
+pub use congestion::*;
 pub use counters::*;
 pub use cq::*;
 pub use eq::*;

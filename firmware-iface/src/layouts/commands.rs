@@ -119,6 +119,11 @@ commands! {
     DELETE_FLOW_TABLE_ENTRY DeleteFte;
     ALLOC_FLOW_COUNTER AllocFlowCounter;
     DEALLOC_FLOW_COUNTER DeallocFlowCounter;
+    QUERY_CONG_STATUS QueryCongStatus;
+    MODIFY_CONG_STATUS ModifyCongStatus;
+    QUERY_CONG_PARAMS QueryCongParams;
+    MODIFY_CONG_PARAMS ModifyCongParams;
+    QUERY_CONG_STATISTICS QueryCongStatistics;
     CREATE_UCTX CreateUctx;
     DESTROY_UCTX DestroyUctx;
     CREATE_UMEM CreateUmem;

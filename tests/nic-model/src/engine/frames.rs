@@ -132,6 +132,9 @@ impl DataPlane {
     pub(super) fn queue_frame(&mut self, own: bool, frame: Frame) {
         self.counters.frames_out += 1;
         self.counters.bytes_out += frame.len() as u64;
+        if !own {
+            self.count_sent(&frame, true);
+        }
         let queue = if own {
             &mut self.loopback
         } else {
@@ -172,14 +175,23 @@ impl DataPlane {
             let Some(frame) = self.loopback.pop_front() else {
                 break;
             };
-            self.receive(now, frame);
+            self.now = now;
+            self.take_in(frame, false);
         }
         waiting != 0
     }
 
     /// A frame from the wire.
-    pub fn receive(&mut self, now: Nanos, mut frame: Frame) {
+    pub fn receive(&mut self, now: Nanos, frame: Frame) {
         self.now = now;
+        if self.count_received(&frame) {
+            return;
+        }
+        self.take_in(frame, true);
+    }
+
+    /// A frame that is not for the port itself; `wire` says that it came from outside.
+    fn take_in(&mut self, mut frame: Frame, wire: bool) {
         self.counters.frames_in += 1;
         self.counters.bytes_in += frame.len() as u64;
         let Some(dst) = frame.dst_mac().filter(|_| self.port.admin_up) else {
@@ -190,6 +202,9 @@ impl DataPlane {
         let ethernet = self.bus_master && self.ethernet_takes(dst);
         let group = self.groups.listen_to(dst);
         if !own && !group && !ethernet {
+            if wire {
+                self.count_foreign(dst, frame.len());
+            }
             self.counters.dropped_mac += 1;
             return;
         }
@@ -198,7 +213,12 @@ impl DataPlane {
             self.receive_other(&frame, ethernet);
             return;
         }
-        match wire::parse_owned(&mut frame, self.icrc) {
+        let len = frame.len();
+        let parsed = wire::parse_owned(&mut frame, self.icrc);
+        if wire && parsed.is_ok() {
+            self.count_received_rdma(dst, len);
+        }
+        match parsed {
             Ok(roce) if group => self.receive_multicast(&roce),
             Ok(roce) => self.receive_roce(&roce),
             Err(WireError::NotRoce { .. }) => self.receive_other(&frame, ethernet),
@@ -226,11 +246,14 @@ impl DataPlane {
             return;
         };
         let qpn = qp.qpn;
+        let cnp = roce.info.kind == Kind::Cnp;
         if matches!(qp.service, Service::Ud | Service::Gsi) {
-            if self.has_destination(&roce.encap) {
-                self.receive_datagram(qpn, roce);
-            } else {
+            if !self.has_destination(&roce.encap) {
                 self.counters.dropped_address += 1;
+            } else if cnp {
+                self.receive_cnp(roce);
+            } else {
+                self.receive_datagram(qpn, roce);
             }
             return;
         }
@@ -246,6 +269,11 @@ impl DataPlane {
             self.counters.dropped_address += 1;
             return;
         }
+        if cnp {
+            return self.receive_cnp(roce);
+        }
+        let peer = qp.context.remote_qpn();
+        self.notice_congestion(qpn, roce, peer);
         if let Some(qp) = self.objects.qps.get_mut(qpn) {
             count_request(&mut qp.counts, roce);
         }

@@ -129,15 +129,9 @@ impl Plane for DataPlane {
     }
 
     fn query_vport_counter(&mut self, clear: bool, out: &mut QueryVportCounterOut) {
-        let (now, base) = (self.counters, self.vport_base);
-        let received = out.received_ib_unicast_mut();
-        received.set_packets(now.frames_in.wrapping_sub(base.frames_in));
-        received.set_octets(now.bytes_in.wrapping_sub(base.bytes_in));
-        let sent = out.transmitted_ib_unicast_mut();
-        sent.set_packets(now.frames_out.wrapping_sub(base.frames_out));
-        sent.set_octets(now.bytes_out.wrapping_sub(base.bytes_out));
+        self.traffic.report_vport(&self.vport_base, out);
         if clear {
-            self.vport_base = now;
+            self.vport_base = self.traffic;
         }
     }
 
@@ -379,24 +373,6 @@ impl Plane for DataPlane {
             qpc.set_sw_sq_wqebb_counter(posted as u16);
         }
         Ok(())
-    }
-
-    fn attach_multicast(
-        &mut self,
-        qpn: u32,
-        gid: [u8; 16],
-        groups: u32,
-        members: u32,
-    ) -> Result<(), ObjectError> {
-        self.join_group(qpn, gid, groups, members)
-    }
-
-    fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), ObjectError> {
-        self.leave_group(qpn, gid)
-    }
-
-    fn qkey_violations(&self) -> u64 {
-        self.counters.qkey_violations
     }
 
     fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError> {

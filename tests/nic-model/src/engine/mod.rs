@@ -13,6 +13,7 @@
 
 pub mod address;
 pub mod completion;
+pub mod congestion;
 pub mod counters;
 mod datagram;
 mod doorbell;
@@ -29,6 +30,7 @@ mod recv;
 mod refs;
 mod run;
 mod send;
+pub mod traffic;
 mod umr;
 pub mod violation;
 mod wqe;
@@ -50,8 +52,10 @@ use crate::wire::{Frame, Icrc};
 pub use counters::Counters;
 
 use address::Gid;
+use congestion::Congestion;
 use interrupts::Interrupts;
 use multicast::Groups;
+use traffic::Traffic;
 use violation::Violations;
 
 /// The port as the firmware sets it.
@@ -101,6 +105,10 @@ pub struct DataPlane {
     flow_root: Option<u32>,
     /// Multicast groups.
     groups: Groups,
+    /// Congestion notification.
+    congestion: Congestion,
+    /// What the port counted.
+    traffic: Traffic,
     /// Timers of QPs; an entry that is not the QP's latest is stale.
     timers: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// CQs that broke and whose QPs are not yet in error.
@@ -108,7 +116,7 @@ pub struct DataPlane {
     /// Counters of QPs that are gone.
     retired: QpCounters,
     /// Counters when the host last cleared those of its vport.
-    vport_base: Counters,
+    vport_base: Traffic,
     /// Frames for the wire.
     outgoing: VecDeque<Frame>,
     /// Frames to ourselves.
@@ -150,10 +158,12 @@ impl DataPlane {
             sq_queue: VecDeque::new(),
             flow_root: None,
             groups: Groups::default(),
+            congestion: Congestion::default(),
+            traffic: Traffic::default(),
             timers: BinaryHeap::new(),
             broken_cqs: Vec::new(),
             retired: QpCounters::default(),
-            vport_base: Counters::default(),
+            vport_base: Traffic::default(),
             outgoing: VecDeque::new(),
             loopback: VecDeque::new(),
             icrc: Icrc::On,
@@ -190,6 +200,11 @@ impl DataPlane {
         self.port.filter = Filter::default();
         self.bus_master = false;
         self.atomics_in_host_order = false;
+        let counters = self.congestion.counters;
+        self.congestion = Congestion {
+            counters,
+            ..Congestion::default()
+        };
     }
 
     /// All objects, GIDs and queued frames are gone, without a further access to host memory.

@@ -25,6 +25,8 @@ mod multicast;
 mod pages;
 pub mod plane;
 pub mod plane_ethernet;
+pub mod plane_port;
+mod ppcnt;
 mod qp;
 pub mod qp_transition;
 mod queue;
@@ -93,6 +95,7 @@ pub struct Firmware {
     counts: BTreeMap<pages::Kind, u64>,
     vport: vport::Vport,
     regs: regs::Registers,
+    congestion: congestion::CongestionState,
     uctxs: BTreeMap<u16, u32>,
     vxlan_ports: Vec<u16>,
     /// The event queue that command completions go to: its number, once CREATE_EQ was answered.
@@ -122,6 +125,7 @@ impl Firmware {
             counts: BTreeMap::new(),
             vport: vport::Vport::new(&profile),
             regs: regs::Registers::new(&profile),
+            congestion: congestion::CongestionState::default(),
             uctxs: BTreeMap::new(),
             vxlan_ports: vec![congestion::IANA_VXLAN_PORT],
             command_eqn: None,

@@ -9,6 +9,7 @@ use ferroce_firmware_iface::layouts::{
 };
 
 use super::plane_ethernet::EthernetPlane;
+use super::plane_port::PortPlane;
 use super::qp_transition::QpTransition;
 use crate::objects::{Buffer, ObjectError};
 
@@ -73,7 +74,7 @@ pub enum Event {
 /// [`ObjectError::NoSuch`] for objects it names that aren't there. All `destroy_*` and `dealloc_*` functions fail
 /// with [`ObjectError::NoSuch`] and, while others refer to the object, [`ObjectError::Busy`].
 #[allow(missing_docs)] // One function for each firmware command, under the command's name.
-pub trait Plane: HostDma + EthernetPlane {
+pub trait Plane: HostDma + EthernetPlane + PortPlane {
     fn alloc_uar(&mut self) -> Result<u32, ObjectError>;
     fn dealloc_uar(&mut self, uar: u32) -> Result<(), ObjectError>;
     fn alloc_pd(&mut self) -> Result<u32, ObjectError>;
@@ -109,18 +110,6 @@ pub trait Plane: HostDma + EthernetPlane {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), ObjectError>;
     /// The context as it is now: the state may have become SQE or ERR by itself.
     fn query_qp(&self, qpn: u32, qpc: &mut Qpc) -> Result<(), ObjectError>;
-
-    /// Puts a QP into a multicast group, of at most `groups` with `members` each.
-    fn attach_multicast(
-        &mut self,
-        qpn: u32,
-        gid: [u8; 16],
-        groups: u32,
-        members: u32,
-    ) -> Result<(), ObjectError>;
-    fn detach_multicast(&mut self, qpn: u32, gid: [u8; 16]) -> Result<(), ObjectError>;
-    /// Packets whose Q_Key was not their QP's.
-    fn qkey_violations(&self) -> u64;
 
     fn create_srq(&mut self, srqc: &Srqc, buffer: Buffer<'_>) -> Result<u32, ObjectError>;
     fn destroy_srq(&mut self, srqn: u32) -> Result<(), ObjectError>;

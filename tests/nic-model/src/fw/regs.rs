@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::command::{Call, Outcome, reserved_clear};
 use super::refusal::{Refusal, syndrome};
-use super::{Env, Firmware};
+use super::{Env, Firmware, ppcnt};
 use crate::profile::Profile;
 
 const PMTU: u16 = PmtuReg::ID;
@@ -117,7 +117,7 @@ pub(super) fn access(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
         PAOS => paos(fw, env, &access)?,
         PTYS => ptys(fw, env, &access)?,
         PFCC => pfcc(fw, &access)?,
-        PPCNT => ppcnt(&access)?,
+        PPCNT => ppcnt(fw, env, &access)?,
         NODE_DESC => node_desc(fw, &access)?,
         DTOR if caps.dtor() => dtor(&access)?,
         PCAM if caps.pcam_reg() => cap_mask(&access)?,
@@ -222,14 +222,31 @@ fn pfcc(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
     Ok(out.as_bytes().to_vec())
 }
 
-/// The counters of this port are all 0: nothing is counted here.
-fn ppcnt(access: &Access<'_>) -> Outcome {
+/// Megabits per second of the one link mode that a profile has (PTYS, Ethernet protocols).
+fn speed(profile: &Profile) -> u64 {
+    match profile.eth_proto.trailing_zeros() {
+        6 => 40_000,
+        12 => 10_000,
+        27 => 25_000,
+        _ => 100_000,
+    }
+}
+
+fn ppcnt(fw: &Firmware, env: &Env<'_>, access: &Access<'_>) -> Outcome {
     let register: PpcntReg = access.register()?;
     own_port(register.local_port())?;
     let mut out = PpcntReg::zeroed();
     out.set_local_port(1);
     out.set_grp(register.grp())?;
     out.set_prio_tc(register.prio_tc())?;
+    if register.clr() {
+        return Err(Refusal::no_capability(
+            "PPCNT clr: counters of a port that others read too",
+        ));
+    }
+    let traffic = env.plane.port_traffic();
+    let group = ppcnt::report(&traffic, register.grp(), register.prio_tc(), speed(&fw.profile));
+    out.as_mut_bytes()[PpcntReg::COUNTER_SET_OFFSET..][..group.len()].copy_from_slice(&group);
     Ok(out.as_bytes().to_vec())
 }
 

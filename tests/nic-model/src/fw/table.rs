@@ -231,12 +231,29 @@ const TABLE: &[Entry] = &[
         Zero,
         congestion::query_status,
     ),
-    entry(Opcode::QUERY_CONG_PARAMS, Initialized, Zero, congestion::query),
+    entry(
+        Opcode::MODIFY_CONG_STATUS,
+        Initialized,
+        Zero,
+        congestion::modify_status,
+    ),
+    entry(
+        Opcode::QUERY_CONG_PARAMS,
+        Initialized,
+        Zero,
+        congestion::query_params,
+    ),
+    entry(
+        Opcode::MODIFY_CONG_PARAMS,
+        Initialized,
+        Zero,
+        congestion::modify_params,
+    ),
     entry(
         Opcode::QUERY_CONG_STATISTICS,
         Initialized,
         Zero,
-        congestion::query,
+        congestion::query_statistics,
     ),
     entry(
         Opcode::ADD_VXLAN_UDP_DPORT,

@@ -24,6 +24,9 @@ pub struct Faults {
     pub reorder: f64,
     /// Fraction in which 1 to 3 bits are flipped (and Ethernet's check sequence did not notice).
     pub corrupt: f64,
+    /// Fraction of the frames that take part in ECN that is marked "congestion experienced", as a congested switch
+    /// does.
+    pub mark: f64,
     /// Fraction that is late by up to [`Faults::delay_max`].
     pub delay: f64,
     /// Most frames that overtake a reordered one.
@@ -43,6 +46,7 @@ impl Default for Faults {
             duplicate: 0.0,
             reorder: 0.0,
             corrupt: 0.0,
+            mark: 0.0,
             delay: 0.0,
             reorder_distance: 4,
             reorder_wait: Duration::from_micros(100),
@@ -54,7 +58,18 @@ impl Default for Faults {
 impl Faults {
     /// Whether nothing happens to any frame.
     fn are_none(&self) -> bool {
-        [self.loss, self.duplicate, self.reorder, self.corrupt, self.delay] == [0.0; 5]
+        self.fractions().iter().all(|(_, fraction)| *fraction == 0.0)
+    }
+
+    fn fractions(&self) -> [(&'static str, f64); 6] {
+        [
+            ("loss", self.loss),
+            ("duplicate", self.duplicate),
+            ("reorder", self.reorder),
+            ("corrupt", self.corrupt),
+            ("mark", self.mark),
+            ("delay", self.delay),
+        ]
     }
 
     /// Checks the fractions.
@@ -62,14 +77,7 @@ impl Faults {
     /// # Errors
     /// [`LinkError::Fraction`] names the one that is not from 0 to 1.
     pub fn validate(&self) -> Result<(), LinkError> {
-        let fractions = [
-            ("loss", self.loss),
-            ("duplicate", self.duplicate),
-            ("reorder", self.reorder),
-            ("corrupt", self.corrupt),
-            ("delay", self.delay),
-        ];
-        for (what, value) in fractions {
+        for (what, value) in self.fractions() {
             if !(0.0..=1.0).contains(&value) {
                 return Err(LinkError::Fraction { what, value });
             }
@@ -79,9 +87,7 @@ impl Faults {
 
     /// Whether nothing will happen to any frame.
     pub fn is_none(&self) -> bool {
-        [self.loss, self.duplicate, self.reorder, self.corrupt, self.delay]
-            .iter()
-            .all(|&f| f == 0.0)
+        self.are_none()
     }
 }
 
@@ -98,6 +104,8 @@ pub struct FaultCounters {
     pub reordered: u64,
     /// Frames with flipped bits.
     pub corrupted: u64,
+    /// Frames marked "congestion experienced".
+    pub marked: u64,
     /// Frames made late.
     pub delayed: u64,
 }
@@ -246,10 +254,21 @@ impl<P: Port> Port for FaultPort<P> {
         // The order of the draws is part of what a seed means.
         let [lost, twice, overtaken, corrupted, late] =
             [loss, duplicate, reorder, corrupt, delay].map(|fraction| random.chance(fraction));
+        // A stream of its own, so that marks leave the other faults of a seed as they are.
+        let marked = Random(random.0 ^ 0x5851_f42d_4c95_7f2d).chance(self.faults.mark);
         self.counters.frames += 1;
         if lost {
             self.counters.lost += 1;
             return self.release(now);
+        }
+        if marked {
+            match frame.mark_congestion() {
+                Ok(done) => self.counters.marked += u64::from(done),
+                Err(_) => {
+                    self.counters.lost += 1;
+                    return self.release(now);
+                }
+            }
         }
         if corrupted {
             let Some(changed) = Self::corrupt(&frame, &mut random) else {
@@ -515,6 +534,29 @@ mod tests {
             let flipped: u32 = bytes.iter().zip(&good).map(|(a, b)| (a ^ b).count_ones()).sum();
             assert!(flipped <= 3);
         }
+    }
+
+    #[test]
+    fn marks_are_put_on_frames_that_take_part_in_ecn_only() {
+        let faults = Faults {
+            seed: 11,
+            mark: 0.25,
+            ..Faults::default()
+        };
+        let (a, mut b) = cable(2 * N as usize);
+        let mut port = FaultPort::new(a, faults).unwrap();
+        for n in 0..N {
+            // IPv4; every second one is ECT(0).
+            let mut bytes = vec![0; 60];
+            bytes[12..16].copy_from_slice(&[8, 0, 0x45, if n % 2 == 0 { 2 } else { 0 }]);
+            port.send(Nanos(0), Frame::from_vec(bytes));
+        }
+        let marked = port.fault_counters().marked;
+        assert!((400..600).contains(&marked), "{marked} of {}", N / 2);
+        let ecn = std::iter::from_fn(|| b.recv(Nanos::ZERO)).map(|f| f.to_bytes().unwrap()[15]);
+        let ecn: Vec<u8> = ecn.collect();
+        assert!(ecn.iter().skip(1).step_by(2).all(|ecn| *ecn == 0));
+        assert_eq!(ecn.iter().filter(|ecn| **ecn == 3).count() as u64, marked);
     }
 
     #[test]

@@ -127,6 +127,8 @@ pub struct Qp {
     pub path: Option<Path>,
     /// PSN of the next datagram.
     pub datagram_psn: Psn,
+    /// When its last CNP left.
+    pub last_cnp: Option<Nanos>,
     /// It waits in the run queue.
     pub queued: bool,
     /// The time for which the timer queue holds an entry.
@@ -204,6 +206,7 @@ impl Qp {
             transport: None,
             path: None,
             datagram_psn: Psn::default(),
+            last_cnp: None,
             queued: false,
             timer_at: None,
             counts: QueueCounters::default(),

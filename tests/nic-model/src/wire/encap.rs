@@ -149,6 +149,16 @@ impl Encap {
         }
     }
 
+    /// Whether it has an IP header, and so a traffic class that switches and routers look at.
+    pub fn is_routable(&self) -> bool {
+        !matches!(self.l3, L3::V1(_))
+    }
+
+    /// Sets DSCP and ECN.
+    pub fn set_traffic_class(&mut self, class: u8) {
+        *self.traffic_class_mut() = class;
+    }
+
     fn traffic_class_mut(&mut self) -> &mut u8 {
         match &mut self.l3 {
             L3::V1(ip) | L3::V2Ipv6(ip, _) => &mut ip.traffic_class,

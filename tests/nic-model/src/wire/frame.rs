@@ -170,6 +170,12 @@ impl Frame {
         self.peek(12).map(u16::from_be_bytes)
     }
 
+    /// Priority of the VLAN tag, 0 to 7; 0 when there is none.
+    pub fn priority(&self) -> u8 {
+        let tci = self.peek(14).filter(|_| self.ethertype() == Some(ETHERTYPE_VLAN));
+        tci.map_or(0, |tci: [u8; 2]| tci[0] >> 5)
+    }
+
     /// Marks the frame as a congested switch does: "congestion experienced", when it is IP and its sender takes
     /// part in ECN. The ICRC does not cover the field. Gives whether the frame is marked now.
     ///

@@ -75,6 +75,7 @@ impl DataPlane {
             return;
         }
         let completion = describe(qp, roce, deth.src_qp);
+        self.notice_congestion(qpn, roce, deth.src_qp);
         match self.deliver_datagram(qpn, roce) {
             Delivery::Done(work) => {
                 let Some(cqn) = self.objects.qps.get(qpn).map(|qp| qp.cqn_rcv) else {

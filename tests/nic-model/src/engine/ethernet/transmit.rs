@@ -228,8 +228,10 @@ impl DataPlane {
         }
         self.counters.frames_out += 1;
         self.counters.bytes_out += frame.len() as u64;
+        let frame = Frame::from_vec(frame);
+        self.count_sent(&frame, false);
         if self.outgoing.len() < crate::engine::frames::MAX_QUEUED_FRAMES {
-            self.outgoing.push_back(Frame::from_vec(frame));
+            self.outgoing.push_back(frame);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The data plane with hand-made objects: WQEs and doorbells as bytes, frames passed by hand, time by hand.
 
+mod congestion;
 mod datagram;
 mod flush;
 mod hostile;
@@ -15,6 +16,7 @@ use super::events::Event;
 use super::violation::Violation;
 use super::*;
 use crate::fw::plane::Plane;
+use crate::fw::plane_port::PortPlane;
 use crate::fw::qp_transition::QpTransition;
 use crate::host::test_support::host_memory;
 use crate::objects::Buffer;

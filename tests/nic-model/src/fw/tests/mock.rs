@@ -4,7 +4,10 @@ use ferroce_firmware_iface::layouts::*;
 
 use super::super::{DmaFault, Event, HostDma, Plane, QpTransition};
 use super::TestHost;
+use crate::engine::congestion::Congestion;
+use crate::engine::traffic::Traffic;
 use crate::fw::plane_ethernet::EthernetPlane;
+use crate::fw::plane_port::PortPlane;
 use crate::objects::{Buffer, ObjectError, Table};
 use crate::profile::Profile;
 
@@ -22,6 +25,8 @@ pub struct MockPlane {
     pub gids: Vec<Option<RoceAddrLayout>>,
     pub events: Vec<Event>,
     pub link: bool,
+    pub congestion: Congestion,
+    pub traffic: Traffic,
     pub roce: bool,
     pub mac: [u8; 6],
     pub l2: Vec<(u32, Option<[u8; 6]>)>,
@@ -51,6 +56,8 @@ impl MockPlane {
             gids: vec![None; 256],
             events: Vec::new(),
             link: true,
+            congestion: Congestion::default(),
+            traffic: Traffic::default(),
             roce: false,
             mac: [0; 6],
             l2: Vec::new(),
@@ -73,6 +80,24 @@ impl HostDma for MockPlane {
     }
     fn mapped(&self, iova: u64, len: u64) -> bool {
         self.host.mapped(iova, len)
+    }
+}
+
+impl PortPlane for MockPlane {
+    fn port_traffic(&self) -> Traffic {
+        self.traffic
+    }
+    fn port_congestion(&mut self) -> &mut Congestion {
+        &mut self.congestion
+    }
+    fn qkey_violations(&self) -> u64 {
+        0
+    }
+    fn attach_multicast(&mut self, qpn: u32, _: [u8; 16], _: u32, _: u32) -> Result<(), ObjectError> {
+        self.detach_multicast(qpn, [0; 16])
+    }
+    fn detach_multicast(&mut self, qpn: u32, _: [u8; 16]) -> Result<(), ObjectError> {
+        self.qps.get(qpn).map(drop).ok_or(none("QP", qpn))
     }
 }
 
@@ -125,15 +150,6 @@ impl Plane for MockPlane {
             .get(id.into())
             .copied()
             .ok_or(none("counter", id.into()))
-    }
-    fn attach_multicast(&mut self, qpn: u32, _: [u8; 16], _: u32, _: u32) -> Result<(), ObjectError> {
-        self.detach_multicast(qpn, [0; 16])
-    }
-    fn detach_multicast(&mut self, qpn: u32, _: [u8; 16]) -> Result<(), ObjectError> {
-        self.qps.get(qpn).map(drop).ok_or(none("QP", qpn))
-    }
-    fn qkey_violations(&self) -> u64 {
-        0
     }
     fn query_vport_counter(&mut self, _: bool, _: &mut QueryVportCounterOut) {}
 

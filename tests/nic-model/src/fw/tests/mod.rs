@@ -1,6 +1,7 @@
 //! The firmware driven over host memory, with a data plane that only keeps books.
 
 mod bringup;
+mod congestion;
 mod hostile;
 mod mock;
 mod objects;
