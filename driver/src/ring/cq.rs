@@ -174,7 +174,10 @@ impl<T> CqRing<T> {
             (wr_id, Kind::Send(cqe.send_opcode()), 0, 0)
         } else {
             let kind = recv_kind(opcode)?;
-            let wr_id = queues.rq.as_mut()?.release_usual_next()?;
+            let wr_id = match &mut queues.rq {
+                Some(rq) => rq.release_usual_next()?,
+                None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
+            };
             let remote = if queues.datagram {
                 entry.load_be32::<REMOTE>() | DATAGRAM
             } else {
@@ -214,12 +217,13 @@ impl<T> CqRing<T> {
             return Next::Unknown;
         };
         self.ci = at.wrapping_add(1);
-        if is_filtered(entry.filter, at) {
-            return Next::Dropped;
-        }
         let cqe = Cqe {
             last: self.mem.load_be64::<LAST>(at),
         };
+        if is_filtered(entry.filter, at) {
+            cqe.give_up(entry);
+            return Next::Dropped;
+        }
         let datagram = entry.datagram;
         let next = match Cqe64::opcode(cqe.last as u8) {
             opcode::REQ => cqe.finish(entry, Kind::Send(cqe.send_opcode())),
@@ -348,7 +352,11 @@ impl Cqe {
     fn finish<T>(self, entry: &mut Entry<T>, kind: Kind) -> Option<Next<T>> {
         let released = match kind {
             Kind::Send(_) => entry.sq.as_mut()?.release_at(self.wqe_index().into())?,
-            _ => entry.rq.as_mut()?.release_next()?,
+            _ => match (&mut entry.rq, &entry.srq) {
+                (Some(rq), _) => rq.release_next()?,
+                (None, Some(srq)) => srq.release(self.wqe_index())?,
+                (None, None) => return None,
+            },
         };
         if released.internal {
             return Some(Next::Dropped);
@@ -365,6 +373,17 @@ impl Cqe {
             vendor_syndrome: 0,
             buffer: released.buffer,
         }))
+    }
+
+    /// The CQE is not shown. What its queue pair had taken from a shared receive queue goes back there.
+    #[cold]
+    fn give_up<T>(self, entry: &Entry<T>) {
+        let opcode = Cqe64::opcode(self.last as u8);
+        if let Some(srq) = &entry.srq
+            && (opcode == opcode::RESP_ERR || recv_kind(opcode).is_some())
+        {
+            srq.abandon(self.wqe_index());
+        }
     }
 
     /// The same for an error CQE, whose low bytes of `syndromes` are the vendor's and the standard one; and the end of those with an opcode

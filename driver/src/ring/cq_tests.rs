@@ -75,6 +75,7 @@ impl Queue {
             filter: Filter::None,
             sq: Some(WqConsumer::new(sq.clone(), 16)),
             rq: Some(WqConsumer::new(rq.clone(), 16)),
+            srq: None,
         });
         (sq, rq)
     }

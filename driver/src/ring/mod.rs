@@ -5,6 +5,7 @@
 //!   Qp ---> SqProducer ---ring---> device ---ring---> CqRing ---> completions
 //!      ---> RqProducer                                  | releases slots
 //!               '------------ WqShared (slots) <--------'
+//!   Srq ---> SrqProducer ------ SrqShared (slots) <------' and other pollers
 //! ```
 //!
 //! A leaf: indices, ring memory and a doorbell; no lock, allocation, dynamic dispatch, panic or formatting on
@@ -18,6 +19,7 @@ mod seg;
 mod slots;
 mod sq;
 mod sq_limits;
+mod srq;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -30,6 +32,7 @@ pub(crate) use rq::{RqLimits, RqProducer, RqShape};
 pub(crate) use slots::{WqConsumer, WqShared};
 pub(crate) use sq::{MAX_WQE_BYTES, SqProducer, SqShape, WQEBB_BYTES};
 pub(crate) use sq_limits::SqLimits;
+pub(crate) use srq::{SrqProducer, SrqShape, SrqShared};
 pub(crate) use table::{Entry, Filter};
 pub(crate) use view::View;
 pub(crate) use wr::OWNED_KEY_BIT;
@@ -91,7 +94,7 @@ pub enum PostError {
     /// All places are taken by requests that have not completed: poll the completion queue.
     #[error("the {queue} queue is full: {max_wr} work requests are outstanding; poll its completion queue")]
     QueueFull {
-        /// "send" or "receive".
+        /// "send", "receive" or "shared receive".
         queue: &'static str,
         /// How many it takes.
         max_wr: u32,
@@ -105,7 +108,10 @@ pub enum PostError {
         state: QpState,
     },
     /// The queue pair was made without that queue.
-    #[error("the queue pair has no {queue} queue: it was made for 0 of its work requests")]
+    #[error(
+        "the queue pair has no {queue} queue of its own: it was made for 0 of its work requests, or takes its receives \
+         from a shared receive queue"
+    )]
     NoQueue {
         /// "send" or "receive".
         queue: &'static str,

@@ -1,6 +1,8 @@
 //! WQE segments as bytes, made from the layouts of `ferroce_hw_regs::wqe`.
 
-use ferroce_hw_regs::wqe::{AV_EXTENDED, AtomicSeg, CtrlSeg, DS_BYTES, DataSeg, INLINE_SEG, RaddrSeg};
+use ferroce_hw_regs::wqe::{
+    AV_EXTENDED, AtomicSeg, CtrlSeg, DS_BYTES, DataSeg, INLINE_SEG, RaddrSeg, SrqNextSeg,
+};
 
 use super::wr::{RemoteAddr, Sge};
 
@@ -55,6 +57,17 @@ pub(super) fn data(sge: &Sge) -> [u8; 16] {
         byte_count: sge.len.into(),
         lkey: sge.key.into(),
         addr: sge.addr.into()
+    })
+}
+
+/// First segment of a WQE in a shared receive queue.
+#[inline(always)]
+pub(super) fn link(next: u16) -> [u8; 16] {
+    zerocopy::transmute!(SrqNextSeg {
+        rsvd0: [0; 2],
+        next_wqe_index: next.into(),
+        signature: 0,
+        rsvd1: [0; 11],
     })
 }
 

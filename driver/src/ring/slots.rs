@@ -77,20 +77,20 @@ impl Slots {
 }
 
 /// A cell that holds one owned box, or none; whoever takes it owns it.
-struct Cell<T> {
+pub(super) struct Cell<T> {
     content: AtomicPtr<T>,
     owns: PhantomData<Box<T>>,
 }
 
 impl<T> Cell<T> {
-    fn empty() -> Cell<T> {
+    pub(super) fn empty() -> Cell<T> {
         Cell {
             content: AtomicPtr::new(ptr::null_mut()),
             owns: PhantomData,
         }
     }
 
-    fn replace(&self, content: Option<Box<T>>) -> Option<Box<T>> {
+    pub(super) fn replace(&self, content: Option<Box<T>>) -> Option<Box<T>> {
         let new = content.map_or(ptr::null_mut(), Box::into_raw);
         let old = self.content.swap(new, Ordering::AcqRel);
         // SAFETY: each non-null pointer in the cell came from `Box::into_raw`, and the swap took it out: nobody else

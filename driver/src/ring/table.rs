@@ -3,7 +3,10 @@
 //! Open addressing with linear probing, at most half full, so that a look-up is a multiplication, a shift and mostly one
 //! comparison, whatever the number of queue pairs.
 
+use std::sync::Arc;
+
 use super::slots::WqConsumer;
+use super::srq::SrqShared;
 
 /// No user index has more than 24 bits.
 const EMPTY: u32 = u32::MAX;
@@ -36,6 +39,8 @@ pub(crate) struct Entry<T> {
     pub(crate) sq: Option<WqConsumer<T>>,
     /// Its receive queue, if it completes here.
     pub(crate) rq: Option<WqConsumer<T>>,
+    /// The shared receive queue that it takes its receives from, if those complete here.
+    pub(crate) srq: Option<Arc<SrqShared<T>>>,
 }
 
 impl<T> Entry<T> {
@@ -47,6 +52,7 @@ impl<T> Entry<T> {
             filter: Filter::None,
             sq: None,
             rq: None,
+            srq: None,
         }
     }
 }

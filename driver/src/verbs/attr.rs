@@ -50,7 +50,13 @@ pub(super) struct Shapes {
 
 impl QpConfig {
     /// Checks the config against the device's limits. A datagram is at most `path_mtu` bytes.
-    pub(super) fn shapes(&self, caps: &Caps, atomics: bool, path_mtu: u64) -> Result<Shapes, CreateError> {
+    pub(super) fn shapes(
+        &self,
+        caps: &Caps,
+        atomics: bool,
+        path_mtu: u64,
+        srq: bool,
+    ) -> Result<Shapes, CreateError> {
         let general = caps.general();
         let ring = 1u64 << general.log_max_qp_sz().min(16);
         let max_msg = 1u64 << general.log_max_msg().min(31);
@@ -68,11 +74,14 @@ impl QpConfig {
         };
         let sq_wqe = u64::from(general.max_wqe_sz_sq()).min(crate::ring::MAX_WQE_BYTES.into());
         let rq_wqe = u64::from(general.max_wqe_sz_rq());
-        if self.max_send_wr == 0 && self.max_recv_wr == 0 {
+        let mut granted = *self;
+        if srq {
+            (granted.max_recv_wr, granted.max_recv_sge) = (0, 0);
+        }
+        if self.max_send_wr == 0 && self.max_recv_wr == 0 && !srq {
             let reason = "is needed, or max_recv_wr";
             LimitError::check("QP", "max_send_wr", 0, 1..=ring, reason)?;
         }
-        let mut granted = *self;
         let sq = match self.max_send_wr {
             0 => None,
             _ => {
@@ -81,7 +90,7 @@ impl QpConfig {
                 Some((shape, limits))
             }
         };
-        let rq = match self.max_recv_wr {
+        let rq = match granted.max_recv_wr {
             0 => None,
             _ => Some(self.rq_shape(ring, rq_wqe, max_msg)?),
         };

@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{CqRing, View, WqConsumer};
+use crate::ring::{CqRing, SrqShared, View, WqConsumer};
 
 /// No error so far.
 pub(super) const HEALTHY: u8 = 0;
@@ -96,6 +96,7 @@ pub(super) struct Capacity {
 pub(super) struct Consumers {
     pub(super) sq: Option<WqConsumer<LocalInner>>,
     pub(super) rq: Option<WqConsumer<LocalInner>>,
+    pub(super) srq: Option<Arc<SrqShared<LocalInner>>>,
 }
 
 /// How completions name a queue pair, and how they are shown.
@@ -135,15 +136,30 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) struct Attachment {
     _index: Arc<UserIndexGuard>,
-    reserved: u32,
+    _own: Promise,
+    /// For what its SRQ may complete here, together with other QPs on that SRQ.
+    _shared: Option<Arc<Promise>>,
+}
+
+/// Entries of a CQ that are promised to somebody, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Promise {
+    entries: u32,
     cq: std::sync::Weak<CqShared>,
 }
 
-impl Drop for Attachment {
+impl Promise {
+    /// Whether it is that CQ's.
+    pub(super) fn is_of(&self, cq: &Cq) -> bool {
+        std::ptr::eq(self.cq.as_ptr(), Arc::as_ptr(&cq.shared))
+    }
+}
+
+impl Drop for Promise {
     fn drop(&mut self) {
         if let Some(cq) = self.cq.upgrade() {
             let mut capacity = lock(&cq.capacity);
-            capacity.reserved = capacity.reserved.saturating_sub(self.reserved);
+            capacity.reserved = capacity.reserved.saturating_sub(self.entries);
         }
     }
 }
@@ -248,24 +264,17 @@ impl Cq {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Promises `asked` entries to a QP with that index.
-    pub(super) fn reserve(
-        &self,
-        queue: &'static str,
-        asked: u32,
-        index: &Arc<UserIndexGuard>,
-    ) -> Result<Reservation, CreateError> {
+    /// Promises `asked` entries.
+    pub(super) fn promise(&self, queue: &'static str, asked: u32) -> Result<Promise, CreateError> {
         let mut capacity = lock(&self.shared.capacity);
         let sum = capacity.reserved.checked_add(asked);
         match sum.filter(|sum| *sum <= capacity.entries || capacity.overcommit) {
             Some(sum) => {
                 capacity.reserved = sum;
-                let cq = Arc::downgrade(&self.shared);
-                Ok(Reservation(Attachment {
-                    _index: index.clone(),
-                    reserved: asked,
-                    cq,
-                }))
+                Ok(Promise {
+                    entries: asked,
+                    cq: Arc::downgrade(&self.shared),
+                })
             }
             None => Err(CreateError::CqTooSmall {
                 queue,
@@ -274,6 +283,21 @@ impl Cq {
                 asked,
             }),
         }
+    }
+
+    /// Promises `asked` entries to a QP with that index, besides those that its SRQ has.
+    pub(super) fn reserve(
+        &self,
+        queue: &'static str,
+        asked: u32,
+        index: &Arc<UserIndexGuard>,
+        shared: Option<Arc<Promise>>,
+    ) -> Result<Reservation, CreateError> {
+        Ok(Reservation(Attachment {
+            _own: self.promise(queue, asked)?,
+            _index: index.clone(),
+            _shared: shared,
+        }))
     }
 
     /// A QP joins, before anything of it can complete.

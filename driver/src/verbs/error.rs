@@ -82,7 +82,7 @@ pub enum CreateError {
          at a time: make the CQ larger, or let it be overcommitted (CqConfig::overcommit)"
     )]
     CqTooSmall {
-        /// "send", "receive" or "send and receive".
+        /// "send", "receive", "send and receive" or "shared receive".
         queue: &'static str,
         /// Entries of the CQ.
         capacity: u32,
@@ -143,6 +143,36 @@ pub enum DestroyError {
         users: usize,
     },
     /// Firmware refused or did not answer.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+}
+
+/// Why a queue pair is not in a multicast group, or still is.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// Only UD has multicast.
+    #[error("a {qp_type} queue pair can't be in a multicast group; only UD ones can")]
+    Service {
+        /// Its transport service.
+        qp_type: QpType,
+    },
+    /// Not the address of a multicast group.
+    #[error("{gid} is not a multicast group (224.0.0.0/4, ff00::/8)")]
+    NoGroup {
+        /// The address.
+        gid: String,
+    },
+    /// The device has no multicast.
+    #[error("the device has no multicast groups (log_max_mcg, max_qp_mcg)")]
+    Capability,
+    /// It was not in that group.
+    #[error("the queue pair is not in the multicast group {gid}")]
+    NotAttached {
+        /// The group.
+        gid: String,
+    },
+    /// Firmware refused; too many groups, or queue pairs in one, are one reason.
     #[error(transparent)]
     Command(#[from] CommandError),
 }

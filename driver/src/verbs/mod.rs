@@ -4,6 +4,7 @@
 //! Context <-- Pd <-- Mr, CallerMr, LocalBuffer        memory
 //!         <-- Cq, CqPoller                            completions
 //!             Pd, Cq <-- Qp                           requests
+//!             Pd <-- Srq <-- Qp                       receives that several queue pairs share
 //!             Pd <-- Ah                               ways of datagrams
 //! ```
 //!
@@ -33,6 +34,7 @@ mod grh;
 mod local;
 mod mkey;
 mod mr;
+mod multicast;
 mod pages;
 mod path;
 mod pd;
@@ -40,6 +42,7 @@ mod poller;
 mod post;
 mod qp;
 mod qp_parts;
+mod srq;
 mod to_state;
 mod transitions;
 mod user_index;
@@ -49,8 +52,8 @@ pub use attr::QpConfig;
 pub use counters::{CounterSet, Counters};
 pub use cq::{Cq, CqConfig};
 pub use error::{
-    BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError, Refused,
-    WaitError,
+    AttachError, BadWr, CreateError, DestroyError, DrainError, LimitError, ModifyError, PathError, PollError,
+    Refused, WaitError,
 };
 pub use grh::{GRH_BYTES, GlobalHeader, GrhError, NetworkType};
 pub use local::LocalBuffer;
@@ -61,6 +64,7 @@ pub use pd::Pd;
 pub use poller::CqPoller;
 pub use post::BufferOp;
 pub use qp::Qp;
+pub use srq::{ReturnedRecv, Srq, SrqAttributes, SrqConfig};
 pub use to_state::{GSI_QKEY, QpAttributes, ToInit, ToRtr, ToRts, Update};
 pub use wc::{Datagram, Wc, WcError, WcOpcode, WcStatus, WcSuccess};
 
@@ -74,6 +78,7 @@ const _: () = {
     const fn sent<T: Send>() {}
     const fn shared<T: Send + Sync>() {}
     sent::<Qp>();
+    sent::<Srq>();
     sent::<CqPoller>();
     sent::<Wc>();
     shared::<Cq>();

@@ -229,7 +229,7 @@ impl CqPoller {
             match message {
                 Message::Attach {
                     identity: Identity { key, qpn, datagram },
-                    consumers: Consumers { sq, rq },
+                    consumers: Consumers { sq, rq, srq },
                     attachment,
                 } => {
                     self.ring.queues.insert(Entry {
@@ -239,17 +239,18 @@ impl CqPoller {
                         filter: Filter::None,
                         sq,
                         rq,
+                        srq,
                     });
                     self.attached.insert(key, attachment);
                 }
                 Message::Reset {
                     key,
                     end,
-                    consumers: Consumers { sq, rq },
+                    consumers: Consumers { sq, rq, srq },
                 } => {
                     let end = self.position(end);
                     if let Some(entry) = self.ring.queues.get_mut(key) {
-                        (entry.sq, entry.rq) = (sq, rq);
+                        (entry.sq, entry.rq, entry.srq) = (sq, rq, srq);
                         entry.filter = Filter::Before(end);
                         self.leaving.push(Leaving {
                             key,

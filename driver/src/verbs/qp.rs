@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use ferroce_firmware_iface::cmds::{CreateQp, DestroyQp, QpToReset, QueryQp};
+use ferroce_firmware_iface::cmds::{CreateQp, DestroyQp, DetachFromMcg, QpToErr, QpToReset, QueryQp};
 use ferroce_firmware_iface::command::Command;
 use ferroce_firmware_iface::event::EventType;
 use ferroce_hw_regs::ids::Qpn;
@@ -13,7 +14,7 @@ use ferroce_hw_regs::uar;
 use super::atomics;
 use super::attr::{QpConfig, Shapes};
 use super::counters::CounterSet;
-use super::cq::{Consumers, Cq, Identity};
+use super::cq::{Consumers, Cq, Identity, lock};
 use super::error::{CreateError, DestroyError, ModifyError, made};
 use super::local::{LocalBuffer, LocalInner};
 use super::mkey::Access;
@@ -21,9 +22,12 @@ use super::pages;
 use super::path::{Mtu, Path};
 use super::pd::Pd;
 use super::qp_parts::{Ends, Layout, Places, Slots, describe};
+use super::srq::{Srq, SrqCore};
 use super::to_state::QpAttributes;
 use super::user_index::UserIndexGuard;
+use crate::error::CommandError;
 use crate::events::{AsyncEvent, Object};
+use crate::gid::Gid;
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
 use crate::ring::{QpState, QpType, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
@@ -65,13 +69,25 @@ pub struct Qp {
     granted: QpConfig,
     slots: Slots,
     index: Arc<UserIndexGuard>,
-    events: Arc<Mutex<VecDeque<EventType>>>,
+    news: Arc<News>,
+    /// Multicast groups that it is in.
+    pub(super) groups: Vec<Gid>,
+    /// The shared receive queue that it takes its receives from.
+    srq: Option<Arc<SrqCore>>,
     buffer: Arc<DmaBuffer>,
     /// Firmware has it no more, or never had.
     gone: bool,
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
     pub(super) pd: Pd,
+}
+
+/// What the device said of the queue pair by itself.
+#[derive(Default)]
+struct News {
+    events: Mutex<VecDeque<EventType>>,
+    /// It takes no more receives from its shared receive queue.
+    last_wqe: AtomicBool,
 }
 
 impl Qp {
@@ -82,6 +98,35 @@ impl Qp {
     /// [`CreateError::Limit`] names the attribute that the device doesn't take, [`CreateError::OtherDevice`] if a CQ is
     /// another device's, [`CreateError::CqTooSmall`] if a CQ could be overrun; or what memory or firmware say.
     pub fn create(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, config: &QpConfig) -> Result<Qp, CreateError> {
+        Qp::create_with(pd, send_cq, recv_cq, None, config)
+    }
+
+    /// Makes a queue pair in state RESET that takes its receives from a shared receive queue; `max_recv_wr` and `max_recv_sge`
+    /// mean nothing. `recv_cq` has to have room for all receives of the shared queue, once for all queue pairs that have both in
+    /// common.
+    ///
+    /// # Errors
+    /// As [`Qp::create`].
+    pub fn create_on_srq(
+        pd: &Pd,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        srq: &Srq,
+        config: &QpConfig,
+    ) -> Result<Qp, CreateError> {
+        if !Arc::ptr_eq(srq.pd().context(), pd.context()) {
+            return Err(CreateError::OtherDevice { object: "SRQ" });
+        }
+        Qp::create_with(pd, send_cq, recv_cq, Some(srq), config)
+    }
+
+    fn create_with(
+        pd: &Pd,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        srq: Option<&Srq>,
+        config: &QpConfig,
+    ) -> Result<Qp, CreateError> {
         let context = pd.context();
         for (cq, object) in [(send_cq, "send CQ"), (recv_cq, "receive CQ")] {
             if !Arc::ptr_eq(cq.context(), context) {
@@ -94,12 +139,12 @@ impl Qp {
             0
         };
         let atomics = atomics::supported(context.caps());
-        let shapes = config.shapes(context.caps(), atomics, path_mtu.into())?;
+        let shapes = config.shapes(context.caps(), atomics, path_mtu.into(), srq.is_some())?;
         let index = Arc::new(UserIndexGuard::take().ok_or(CreateError::NoUserIndex)?);
-        let places = Places::reserve(config, send_cq, recv_cq, &index)?;
+        let places = Places::reserve(&shapes.granted, send_cq, recv_cq, srq, &index)?;
         let layout = Layout::new(&shapes);
         let buffer = Arc::new(context.dma().alloc(layout.queues() + RECORD_BYTES)?);
-        let qpc = describe(pd, send_cq, recv_cq, &shapes, &index, &buffer)?;
+        let qpc = describe(pd, (send_cq, recv_cq), srq, &shapes, &index, &buffer)?;
         let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
         let qpn = context.exec(&CreateQp {
             qpc: &qpc,
@@ -117,7 +162,9 @@ impl Qp {
             granted: shapes.granted,
             slots: Slots::new(&shapes),
             index,
-            events: Arc::default(),
+            news: Arc::default(),
+            groups: Vec::new(),
+            srq: srq.map(|srq| srq.core.clone()),
             buffer,
             gone: false,
             send_cq: send_cq.clone(),
@@ -180,27 +227,45 @@ impl Qp {
             qpn: self.qpn().get(),
             datagram: self.granted.qp_type.is_datagram(),
         };
-        let (sq, rq) = (self.sq_consumer(), self.rq_consumer());
-        if self.send_cq.is_same(&self.recv_cq) {
+        let (send, recv) = self.consumers();
+        let Some(recv) = recv else {
             if let Some(place) = places.send {
-                self.send_cq.attach(place, identity, Consumers { sq, rq });
+                self.send_cq.attach(place, identity, send);
             }
             return;
-        }
+        };
         if let Some(place) = places.send {
-            self.send_cq.attach(place, identity, Consumers { sq, rq: None });
+            self.send_cq.attach(place, identity, send);
         }
         if let Some(place) = places.recv {
-            self.recv_cq.attach(place, identity, Consumers { sq: None, rq });
+            self.recv_cq.attach(place, identity, recv);
         }
+    }
+
+    /// What the send CQ consumes, and the receive CQ, if it is another.
+    fn consumers(&self) -> (Consumers, Option<Consumers>) {
+        let (sq, rq) = (self.sq_consumer(), self.rq_consumer());
+        let srq = self.srq.as_ref().map(|srq| srq.slots.clone());
+        if self.send_cq.is_same(&self.recv_cq) {
+            return (Consumers { sq, rq, srq }, None);
+        }
+        let send = Consumers {
+            sq,
+            rq: None,
+            srq: None,
+        };
+        (send, Some(Consumers { sq: None, rq, srq }))
     }
 
     /// Keeps the QP's asynchronous events.
     fn listen(&self) {
-        let events = self.events.clone();
+        let news = self.news.clone();
         let handler = move |event: &AsyncEvent| {
             if let AsyncEvent::Qp { event, .. } = event {
-                let mut events = events.lock().unwrap_or_else(PoisonError::into_inner);
+                if *event == EventType::SRQ_LAST_WQE {
+                    news.last_wqe.store(true, Ordering::Release);
+                }
+                let mut events = lock(&news.events);
                 if events.len() < MAX_EVENTS {
                     events.push_back(*event);
                 }
@@ -250,10 +315,18 @@ impl Qp {
     /// The oldest asynchronous event of this queue pair that was not read yet, such as that communication is established
     /// or that a queue has failed. The last of more than 16 unread ones are not kept.
     pub fn next_event(&self) -> Option<EventType> {
-        self.events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop_front()
+        lock(&self.news.events).pop_front()
+    }
+
+    /// Whether it takes its receives from a shared receive queue.
+    pub fn is_on_srq(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// Whether a queue pair on a shared receive queue is in ERR and will take no more receives from there: all that it took have
+    /// their completions in the receive CQ ([`EventType::SRQ_LAST_WQE`]; IBTA vol. 1, 11.6.3.2).
+    pub fn last_wqe_reached(&self) -> bool {
+        self.news.last_wqe.load(Ordering::Acquire)
     }
 
     /// Lets the queue pair add to a set of counters, from its next way from RESET to INIT on.
@@ -325,13 +398,13 @@ impl Qp {
         if let (Some(rq), Some(slots)) = (&mut self.rq, &self.slots.rq) {
             rq.reset(slots.clone());
         }
-        let (key, sq, rq) = (self.index.get(), self.sq_consumer(), self.rq_consumer());
-        if self.send_cq.is_same(&self.recv_cq) {
-            self.send_cq.reset(key, Consumers { sq, rq });
-        } else {
-            self.send_cq.reset(key, Consumers { sq, rq: None });
-            self.recv_cq.reset(key, Consumers { sq: None, rq });
+        let key = self.index.get();
+        let (send, recv) = self.consumers();
+        self.send_cq.reset(key, send);
+        if let Some(recv) = recv {
+            self.recv_cq.reset(key, recv);
         }
+        self.news.last_wqe.store(false, Ordering::Release);
         self.state = QpState::Reset;
         old.reclaim()
     }
@@ -345,9 +418,20 @@ impl Qp {
         self.gone = true;
         let context = self.pd.context();
         context.forget_events(Object::Qp(self.qpn.get()));
-        if let Err(error) = context.exec(&QpToReset { qpn: self.qpn }) {
-            log::debug!("{} could not be reset before it is destroyed: {error}", self.qpn);
+        let first = |done: Result<(), CommandError>| {
+            if let Err(error) = done {
+                log::debug!("{}, before it is destroyed: {error}", self.qpn);
+            }
+        };
+        let qpn = self.qpn;
+        for group in &self.groups {
+            first(context.exec(&DetachFromMcg { qpn, gid: group.0 }));
         }
+        if self.srq.is_some() {
+            // What it has taken from the shared queue completes, and is not lost to it.
+            first(context.exec(&QpToErr { qpn }));
+        }
+        first(context.exec(&QpToReset { qpn }));
         if let Err(error) = context.exec(&DestroyQp { qpn: self.qpn }) {
             self.buffer.leak_on_drop();
             return Err(error.into());
@@ -362,6 +446,18 @@ impl Qp {
     }
 }
 
+impl Qp {
+    /// The commands of [`Qp::destroy`], to be carried out later.
+    fn last_commands(&self) -> Vec<Vec<u8>> {
+        let qpn = self.qpn;
+        let detach = |group: &Gid| DetachFromMcg { qpn, gid: group.0 }.encode();
+        let error = self.srq.is_some().then(|| QpToErr { qpn }.encode());
+        let end = [QpToReset { qpn }.encode(), DestroyQp { qpn }.encode()];
+        let all = self.groups.iter().map(detach).chain(error).chain(end);
+        all.flatten().collect()
+    }
+}
+
 impl Drop for Qp {
     fn drop(&mut self) {
         if self.gone {
@@ -369,11 +465,7 @@ impl Drop for Qp {
         }
         let context = self.pd.context();
         context.forget_events(Object::Qp(self.qpn.get()));
-        let reset = QpToReset { qpn: self.qpn }.encode();
-        let commands = reset
-            .into_iter()
-            .chain(DestroyQp { qpn: self.qpn }.encode())
-            .collect();
+        let commands = self.last_commands();
         let memory = vec![self.buffer.clone()];
         // From now on its completions are dropped; once it is gone, so is its place in the CQs, and its buffers are free.
         let ends = Ends {
@@ -383,11 +475,14 @@ impl Drop for Qp {
         };
         ends.mute();
         let slots = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
+        // The shared receive queue goes after it.
+        let srq = self.srq.take();
         let done = move |destroyed: bool| {
             if destroyed {
                 ends.detach();
                 drop(slots.reclaim());
             }
+            drop(srq);
         };
         let what = self.qpn.to_string();
         context.reaper().submit(Destroy {

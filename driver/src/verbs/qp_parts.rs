@@ -6,11 +6,12 @@ use ferroce_firmware_iface::cmds::{PM_STATE_MIGRATED, rq_type, service};
 use ferroce_firmware_iface::layouts::Qpc;
 
 use super::attr::{QpConfig, Shapes};
-use super::cq::{Cq, Reservation};
+use super::cq::{Cq, Promise, Reservation};
 use super::error::CreateError;
 use super::local::{LocalBuffer, LocalInner};
 use super::pages;
 use super::pd::Pd;
+use super::srq::Srq;
 use super::user_index::UserIndexGuard;
 use crate::mem::DmaBuffer;
 use crate::ring::{QpType, WQEBB_BYTES, WqShared};
@@ -77,22 +78,24 @@ impl Places {
         config: &QpConfig,
         send_cq: &Cq,
         recv_cq: &Cq,
+        srq: Option<&Srq>,
         index: &Arc<UserIndexGuard>,
     ) -> Result<Places, CreateError> {
+        let shared = srq.map(|srq| srq.place_in(recv_cq)).transpose()?;
         if send_cq.is_same(recv_cq) {
             let both = config.max_send_wr + config.max_recv_wr;
             return Ok(Places {
-                send: Some(send_cq.reserve("send and receive", both, index)?),
+                send: Some(send_cq.reserve("send and receive", both, index, shared)?),
                 recv: None,
             });
         }
-        let place = |cq: &Cq, queue, entries| match entries {
-            0 => Ok(None),
-            _ => cq.reserve(queue, entries, index).map(Some),
+        let place = |cq: &Cq, queue, entries, shared: Option<Arc<Promise>>| match (entries, &shared) {
+            (0, None) => Ok(None),
+            _ => cq.reserve(queue, entries, index, shared).map(Some),
         };
         Ok(Places {
-            send: place(send_cq, "send", config.max_send_wr)?,
-            recv: place(recv_cq, "receive", config.max_recv_wr)?,
+            send: place(send_cq, "send", config.max_send_wr, None)?,
+            recv: place(recv_cq, "receive", config.max_recv_wr, shared)?,
         })
     }
 }
@@ -145,8 +148,8 @@ pub(super) fn datagram_limits(qp_type: QpType) -> Option<(u8, u8)> {
 /// The context that CREATE_QP is given.
 pub(super) fn describe(
     pd: &Pd,
-    send_cq: &Cq,
-    recv_cq: &Cq,
+    (send_cq, recv_cq): (&Cq, &Cq),
+    srq: Option<&Srq>,
     shapes: &Shapes,
     index: &UserIndexGuard,
     buffer: &DmaBuffer,
@@ -165,13 +168,17 @@ pub(super) fn describe(
         Some((shape, _)) => qpc.set_log_sq_size(shape.blocks.ilog2() as u8)?,
         None => qpc.set_no_sq(true),
     }
-    match shapes.rq {
-        Some((shape, _)) => {
+    match (shapes.rq, srq) {
+        (_, Some(srq)) => {
+            qpc.set_rq_type(rq_type::SRQ)?;
+            qpc.set_srqn_rmpn_xrqn(srq.srqn().get())?;
+        }
+        (Some((shape, _)), None) => {
             qpc.set_log_rq_size(shape.entries.ilog2() as u8)?;
             // Strides count from 16 bytes on.
             qpc.set_log_rq_stride((shape.stride / 16).ilog2() as u8)?;
         }
-        None => qpc.set_rq_type(rq_type::ZERO_LENGTH)?,
+        (None, None) => qpc.set_rq_type(rq_type::ZERO_LENGTH)?,
     }
     qpc.set_uar_page(pd.context().uar().index())?;
     qpc.set_user_index(index.get())?;

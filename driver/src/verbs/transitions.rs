@@ -263,12 +263,19 @@ impl Qp {
     /// # Errors
     /// [`ModifyError::Command`]; the state is as before.
     pub fn modify_to_reset(&mut self) -> Result<Vec<LocalBuffer>, ModifyError> {
+        if self.is_on_srq() && self.state != QpState::Reset {
+            // What it has taken from the shared queue completes, and is not lost to it.
+            self.modify_to_err()?;
+        }
         self.pd.context().exec(&QpToReset { qpn: self.qpn })?;
         Ok(self.start_afresh())
     }
 
     /// Brings the queue pair to ERR and waits until all its requests have completed. `poll` is called again and again; if
     /// this thread polls the completion queues, it is where that belongs.
+    ///
+    /// On a shared receive queue, it waits until the device has written the completions of all receives that the queue
+    /// pair took from there ([`Qp::last_wqe_reached`]), and calls `poll` once more.
     ///
     /// # Errors
     /// [`DrainError::Modify`] if ERR can't be reached, [`DrainError::Deadline`] if something is still outstanding then.
@@ -294,15 +301,22 @@ impl Qp {
                     Err(_) => marked = true,
                 }
             }
+            // Looked at before the poll, which then finds what came before the event.
+            let mut taking = false;
+            if self.is_on_srq() {
+                self.pd.context().process_events();
+                taking = !self.last_wqe_reached();
+            }
             poll();
             let (sends, receives) = self.outstanding();
-            if sends == 0 && receives == 0 {
+            if sends == 0 && receives == 0 && !taking {
                 return Ok(());
             }
             if Instant::now() >= deadline {
                 let waited = started.elapsed();
+                let (qpn, receives) = (self.qpn.get(), receives.max(taking.into()));
                 return Err(DrainError::Deadline {
-                    qpn: self.qpn.get(),
+                    qpn,
                     sends,
                     receives,
                     waited,

@@ -15,10 +15,12 @@ mod eq;
 mod ethernet;
 mod flow;
 mod hca;
+mod mcg;
 mod objects;
 mod pages;
 mod qp;
 mod reg;
+mod rmp;
 mod vport;
 
 pub use caps::*;
@@ -29,10 +31,12 @@ pub use eq::*;
 pub use ethernet::*;
 pub use flow::*;
 pub use hca::*;
+pub use mcg::*;
 pub use objects::*;
 pub use pages::*;
 pub use qp::*;
 pub use reg::*;
+pub use rmp::*;
 pub use vport::*;
 
 /// Bytes of an output that is nothing but its header.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::InProcess;
-use ferroce::verbs::{Cq, CqConfig, Pd, Qp, QpConfig, RecvWr};
+use ferroce::verbs::{Cq, CqConfig, Pd, Qp, QpConfig, RecvWr, Srq, SrqConfig, WcOpcode};
 use ferroce_nic_model::clock::ManualClock;
 use ferroce_nic_model::link::cable::{CablePort, cable};
 use ferroce_nic_model::nic::Nic;
@@ -37,6 +37,15 @@ impl Rig {
             context,
             _peer: peer,
         }
+    }
+
+    /// What completions of a queue pair name it by.
+    fn user_index(&self, qp: &Qp) -> u32 {
+        let found = self.runner.with_nic(0, |nic| {
+            let found = nic.data_plane.objects.qps.get(qp.qpn().get());
+            found.map(|qp| qp.user_index)
+        });
+        found.flatten().expect("the NIC has it")
     }
 
     /// Writes into a queue that the device writes: at `offset` of the only object of that kind.
@@ -119,6 +128,77 @@ pub fn completions(data: &[u8]) {
             "{shown} completions of {receives} receives"
         );
         let _ = qp.destroy();
+        rig.context.process_events();
+    });
+}
+
+/// Completion queue entries that name slots of a shared receive queue, which the driver polls for two queue pairs, one of which
+/// goes in the middle.
+///
+/// # Panics
+/// On a bug.
+pub fn srq_completions(data: &[u8]) {
+    with_rig(|rig| {
+        let (cq, mut poller) = Cq::create(&rig.context, CqConfig::new(63)).expect("a CQ");
+        let mut srq = Srq::create(
+            &rig.pd,
+            &SrqConfig {
+                max_wr: 6,
+                max_sge: 1,
+            },
+        )
+        .expect("an SRQ");
+        let config = QpConfig {
+            max_send_wr: 8,
+            ..QpConfig::default()
+        };
+        let create = || Qp::create_on_srq(&rig.pd, &cq, &cq, &srq, &config).expect("a QP");
+        let (kept, gone) = (create(), create());
+        let keys = [&kept, &gone].map(|qp| rig.user_index(qp));
+        let mut gone = Some(gone);
+        let mut input = Input(data);
+        let (mut posted, mut shown, mut returned) = (0u64, 0u64, 0u64);
+        for n in 0u64.. {
+            if input.is_empty() {
+                break;
+            }
+            let choice = input.u8();
+            while srq
+                .post_recv(&RecvWr {
+                    wr_id: posted,
+                    sges: &[],
+                })
+                .is_ok()
+            {
+                posted += 1;
+            }
+            srq.ring();
+            let mut cqe: [u8; 64] = input.array();
+            if choice & 3 != 0 {
+                cqe[0x20..0x24].copy_from_slice(&keys[usize::from(choice >> 7)].to_be_bytes());
+                cqe[0x3c..0x3e].copy_from_slice(&u16::from(choice >> 2 & 7).to_be_bytes());
+            }
+            cqe[0x3f] = cqe[0x3f] & 0xfe | (n >> 6 & 1) as u8;
+            rig.scribble(true, cq.cqn().get(), n % 64 * 64, &cqe);
+            if n == 20 {
+                drop(gone.take());
+                rig.context.process_events();
+            }
+            let polled = poller.poll(8, |wc| {
+                shown += u64::from(wc.result().is_ok_and(|done| done.opcode == WcOpcode::Recv));
+            });
+            if polled.is_err() {
+                break;
+            }
+            while srq.take_returned().is_some() {
+                returned += 1;
+            }
+        }
+        assert!(
+            shown + returned <= posted,
+            "{shown} and {returned} of {posted} receives"
+        );
+        drop((kept, gone));
         rig.context.process_events();
     });
 }

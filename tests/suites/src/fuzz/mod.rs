@@ -10,12 +10,12 @@ mod link;
 mod vfio_user;
 mod wire;
 
-pub use device::{completions, events};
+pub use device::{completions, events, srq_completions};
 pub use firmware::layouts;
 pub use host::{commands, send_queue};
 pub use link::link;
 pub use vfio_user::{vfio_user_client, vfio_user_server};
-pub use wire::{frames, wire_parse};
+pub use wire::{frames, global_header, wire_parse};
 
 /// Takes any bytes.
 pub type Body = fn(&[u8]);
@@ -32,6 +32,8 @@ pub const ALL: &[(&str, Body)] = &[
     ("completions", completions),
     ("events", events),
     ("link", link),
+    ("srq_completions", srq_completions),
+    ("global_header", global_header),
 ];
 
 /// Takes input apart; past its end everything is 0.

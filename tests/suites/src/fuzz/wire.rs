@@ -1,5 +1,6 @@
 //! Frames from the wire.
 
+use ferroce::verbs::{GlobalHeader, NetworkType};
 use ferroce_nic_model::wire::{self, Frame, Icrc};
 
 use super::Input;
@@ -57,5 +58,19 @@ pub fn frames(data: &[u8]) {
         packet.resize(packet.len().max(16), 0);
         packet[2..8].copy_from_slice(&[0xff, 0xff, 0, 0, 0, 0x40]);
         host.receive(Host::frame_of_peer(&packet));
+    }
+}
+
+/// The global header in front of a received datagram.
+///
+/// # Panics
+/// On a bug.
+pub fn global_header(data: &[u8]) {
+    for network in [NetworkType::RoceV1, NetworkType::Ipv4, NetworkType::Ipv6] {
+        if let Ok(header) = GlobalHeader::read(data, network) {
+            assert_eq!(header.network, network);
+            assert!(header.flow_label < 1 << 20 && header.dscp() < 64 && header.ecn() < 4);
+            assert_eq!(header.sgid().to_ip(), header.source);
+        }
     }
 }
