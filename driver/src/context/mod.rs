@@ -366,6 +366,12 @@ impl Drop for Context {
 pub(crate) struct ReaperHandle<'a>(&'a Context);
 
 impl ReaperHandle<'_> {
+    /// Waits until what was taken over is destroyed, and nothing of it holds anything any more. Not to be called by what
+    /// [`Destroy`] calls or drops.
+    pub(crate) fn drain(&self) {
+        self.0.hca.reaper().drain(&self.0.hca);
+    }
+
     /// Takes an object over. With a service thread it does not wait; without one it destroys at once.
     pub(crate) fn submit(&self, destroy: Destroy) {
         let hca = &self.0.hca;

@@ -191,6 +191,7 @@ impl EthernetQueues {
             filter: Filter::None,
             sq: Some(sq_consumer),
             rq: Some(rq_consumer),
+            srq: None,
         });
         let steering = Steering::new(context, tirn, port.mac)?;
         let mut queues = EthernetQueues {

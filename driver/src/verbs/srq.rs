@@ -302,7 +302,7 @@ impl Srq {
         let Srq { core, .. } = self;
         let context = core.pd.context().clone();
         // Queue pairs that were dropped may be waiting to be destroyed.
-        context.process_events();
+        context.reaper().drain();
         let mut core = match Arc::try_unwrap(core) {
             Ok(core) => core,
             Err(shared) => {
