@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,10 @@ use crate::reaper::Reaper;
 /// this time, and waking a thread costs more.
 const SPIN: Duration = Duration::from_micros(20);
 
+/// Commands that may be answered before their events are read; a quarter of what the command event queue holds, as several
+/// threads may be at it.
+const MOST_UNREAD_ANSWERS: u32 = 63;
+
 /// After how long a command's silence is reason to look at the device's health.
 const LONG_WAIT: Duration = Duration::from_secs(2);
 
@@ -52,6 +56,8 @@ pub(crate) struct Hca {
     queue_reads_back: AtomicBool,
     command_timeout: Duration,
     unknown_events: AtomicU64,
+    /// Commands that were answered since their events were last read.
+    unread_answers: AtomicU32,
 }
 
 /// What [`Hca::new`] is made of.
@@ -104,6 +110,7 @@ impl Hca {
             queue_reads_back: AtomicBool::new(false),
             command_timeout,
             unknown_events: AtomicU64::new(0),
+            unread_answers: AtomicU32::new(0),
         }
     }
 
@@ -250,9 +257,25 @@ impl Hca {
         let deadline = Instant::now() + self.command_timeout;
         let ticket = self.cmdq.submit(class, input, output.len(), deadline)?;
         if self.wait_watching(deadline, &mut || self.cmdq.is_done(&ticket)) {
+            self.read_answers();
             self.cmdq.finish(ticket, output)
         } else {
             Err(self.give_up(ticket))
+        }
+    }
+
+    /// Reads events from time to time. A command that is answered while this thread spins leaves its event unread, and the
+    /// thread that sleeps on the vector may be late: a program that gives command after command would overrun the command
+    /// event queue.
+    fn read_answers(&self) {
+        if !self.event_mode.load(Ordering::Acquire)
+            || self.unread_answers.fetch_add(1, Ordering::Relaxed) < MOST_UNREAD_ANSWERS
+        {
+            return;
+        }
+        self.unread_answers.store(0, Ordering::Relaxed);
+        if let Some(vector) = self.vectors.first() {
+            vector.poll(self);
         }
     }
 

@@ -1,11 +1,16 @@
 //! Completion events: arming, sleeping and waking, and that no wake-up is lost.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferroce::context::{Context, OpenConfig};
+use ferroce::function::InProcess;
 use ferroce::verbs::{
     Cq, CqConfig, CqPoller, Path, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr,
     ToRts, WaitError,
 };
+use ferroce_nic_model::runner::Drive;
+use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_suites::pair::{PATIENCE, Pair, connect};
 
 fn write(pair: &Pair, wr_id: u64) -> SendWr<'static> {
@@ -251,4 +256,23 @@ fn a_queue_pair_tells_of_its_own_asynchronous_events() {
     };
     assert_eq!(event, EventType::COMM_ESTABLISHED);
     assert_eq!((pair.a.qp.next_event(), pair.b.qp.next_event()), (None, None));
+}
+
+#[test]
+fn commands_without_end_do_not_overrun_their_event_queue() {
+    // Commands are answered at once, while the thread that gives them still spins.
+    let testbed = Testbed::new(TestbedConfig {
+        drive: Drive::Caller,
+        ..TestbedConfig::default()
+    })
+    .unwrap();
+    let function = InProcess::new("nic0", testbed.device(0).unwrap()).unwrap();
+    // Nobody sleeps on the vector, so that only those who give commands can read their events.
+    let config = OpenConfig::new().service_thread(false);
+    let context = Context::open(Arc::new(function), config).unwrap();
+    for _ in 0..1000 {
+        context.port_attributes().unwrap();
+    }
+    let stats = testbed.stats(0).unwrap();
+    assert_eq!(stats.data_path_violations, 0, "{stats:?}");
 }
