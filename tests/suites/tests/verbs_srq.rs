@@ -127,7 +127,7 @@ impl Bed {
         while done < count {
             self.send_poller.wait(deadline).unwrap();
             let polled = self.send_poller.poll(64, |wc| {
-                wc.result().unwrap();
+                let _done = wc.result().unwrap();
             });
             done += polled.unwrap();
         }
@@ -466,12 +466,7 @@ fn a_queue_goes_after_its_queue_pairs_and_gives_its_buffers_back() {
     bed.srq.ring();
     // A queue pair that was dropped does not count, and the queue's buffers are whole.
     drop(bed.receivers.pop());
-    let Bed {
-        srq,
-        contexts,
-        testbed,
-        ..
-    } = bed;
+    let (srq, contexts) = (bed.srq, &bed.contexts);
     let before = contexts[1].counters().reaper.failed;
     assert_eq!(srq.destroy().unwrap().len(), 5);
     assert_eq!(contexts[1].counters().reaper.failed, before);
@@ -496,7 +491,7 @@ fn a_queue_goes_after_its_queue_pairs_and_gives_its_buffers_back() {
         context.process_events();
     }
     assert_eq!(context.counters().reaper.failed, before);
-    let stats = testbed.stats(1).unwrap();
+    let stats = bed.testbed.stats(1).unwrap();
     assert_eq!(
         (stats.data_path_violations, stats.firmware_violations),
         (0, 0),
