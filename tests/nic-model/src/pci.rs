@@ -228,7 +228,7 @@ impl ConfigSpace {
 /// Offset of a register of the gateway, if that is what is accessed: whole dwords only.
 fn gateway_offset(range: &std::ops::Range<usize>) -> Option<usize> {
     let offset = range.start.checked_sub(VENDOR)?;
-    let register = offset >= 4 && offset < vsc::BYTES && offset.is_multiple_of(4);
+    let register = (4..vsc::BYTES).contains(&offset) && offset.is_multiple_of(4);
     (register && range.len() == 4).then_some(offset)
 }
 
