@@ -303,6 +303,10 @@ impl Wqe<'_> {
                 self.payload::<DATA>(data, limits.send, Operation::Send)?;
                 send_opcode(imm)
             }
+            SendOp::SendInvalidate { data, rkey } => {
+                self.payload::<DATA>(data, limits.send_invalidate, Operation::SendInvalidate)?;
+                (opcode::SEND_INVAL, *rkey)
+            }
             SendOp::SendTo {
                 data,
                 imm,

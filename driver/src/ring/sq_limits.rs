@@ -18,6 +18,7 @@ pub(super) struct Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send,
+    SendInvalidate,
     Write,
     Read,
     Atomic,
@@ -31,13 +32,14 @@ impl Operation {
             Operation::Send => !qp_type.is_datagram(),
             Operation::SendTo => qp_type.is_datagram(),
             Operation::Write => matches!(qp_type, QpType::Rc | QpType::Uc),
-            Operation::Read | Operation::Atomic => qp_type == QpType::Rc,
+            Operation::SendInvalidate | Operation::Read | Operation::Atomic => qp_type == QpType::Rc,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
             Operation::Send => "SEND without an address (SendOp::Send)",
+            Operation::SendInvalidate => "SEND with invalidate",
             Operation::SendTo => "SEND with an address (SendOp::SendTo)",
             Operation::Write => "RDMA WRITE",
             Operation::Read => "RDMA READ",
@@ -50,7 +52,7 @@ impl Operation {
             Operation::Send => "a datagram needs SendOp::SendTo",
             Operation::SendTo => "its peer is known already: SendOp::Send",
             Operation::Write => "RC and UC have it",
-            Operation::Read | Operation::Atomic => "only RC has it",
+            Operation::SendInvalidate | Operation::Read | Operation::Atomic => "only RC has it",
         }
     }
 }
@@ -69,6 +71,7 @@ pub(crate) struct SqLimits {
     /// Whether there are atomics.
     pub(super) atomics: bool,
     pub(super) send: Ends,
+    pub(super) send_invalidate: Ends,
     pub(super) write: Ends,
     pub(super) read: Ends,
     pub(super) send_to: Ends,
@@ -104,6 +107,7 @@ impl SqLimits {
             max_msg,
             atomics: atomics && Operation::Atomic.is_of(qp_type) && max_sge > 0,
             send: ends(Operation::Send),
+            send_invalidate: ends(Operation::SendInvalidate),
             write: ends(Operation::Write),
             read: ends(Operation::Read),
             send_to: ends(Operation::SendTo),

@@ -106,6 +106,14 @@ pub enum SendOp<'a> {
         /// Immediate data, in host order; on the wire most significant byte first.
         imm: Option<u32>,
     },
+    /// SEND that also ends a key of the peer's: its region can be reached no more. RC only. The peer's completion names
+    /// the key; a peer whose key may not be ended so (IBTA vol. 1, 10.6.5.1.3) refuses the message.
+    SendInvalidate {
+        /// What to send.
+        data: Payload<'a>,
+        /// The peer's R_Key.
+        rkey: u32,
+    },
     /// SEND of one datagram, of at most the port's path MTU, to a UD or GSI queue pair.
     SendTo {
         /// What to send.

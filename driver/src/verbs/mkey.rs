@@ -50,6 +50,8 @@ const ANY_QPN: u32 = 0xff_ffff;
 pub(crate) enum KeyKind {
     /// Callers and peers.
     Region,
+    /// Callers and peers, and a peer may end it by SEND with invalidate.
+    Invalidatable,
     /// Only the request that owns the buffer, see [`Lkey`](crate::ring::Lkey).
     Owned,
 }
@@ -94,6 +96,7 @@ pub(crate) fn create(
     mkc.set_rr(access.contains(Access::REMOTE_READ));
     mkc.set_rw(access.contains(Access::REMOTE_WRITE));
     mkc.set_a(access.contains(Access::REMOTE_ATOMIC));
+    mkc.set_en_rinval(kind == KeyKind::Invalidatable);
     mkc.set_qpn(ANY_QPN)?;
     mkc.set_mkey_7_0(variant);
     mkc.set_pd(pd.pdn().get())?;
@@ -118,7 +121,7 @@ fn next_variant(kind: KeyKind) -> u8 {
     let owned = OWNED_KEY_BIT as u8;
     let variant = NEXT.fetch_add(1, Ordering::Relaxed) & !owned;
     match kind {
-        KeyKind::Region => variant,
+        KeyKind::Region | KeyKind::Invalidatable => variant,
         KeyKind::Owned => variant | owned,
     }
 }

@@ -153,10 +153,30 @@ impl Mr {
         access: Access,
         options: &AllocOptions,
     ) -> Result<Mr, CreateError> {
+        Mr::make(pd, len, access, options, KeyKind::Region)
+    }
+
+    /// As [`Mr::alloc`], a region whose key a peer may end, by a SEND with invalidate
+    /// ([`SendOp::SendInvalidate`](super::SendOp::SendInvalidate)). Requests of both sides that name the region fail from
+    /// then on; the memory can still be read and written here.
+    ///
+    /// # Errors
+    /// As [`Mr::alloc`].
+    pub fn alloc_invalidatable(pd: &Pd, len: usize, access: Access) -> Result<Mr, CreateError> {
+        Mr::make(pd, len, access, &AllocOptions::default(), KeyKind::Invalidatable)
+    }
+
+    fn make(
+        pd: &Pd,
+        len: usize,
+        access: Access,
+        options: &AllocOptions,
+        kind: KeyKind,
+    ) -> Result<Mr, CreateError> {
         mkey::check_len(pd, len)?;
         let buffer = Arc::new(pd.context().dma().alloc_with(len, options)?);
         let start = buffer.iova();
-        let key = mkey::create(pd, start, len, access, KeyKind::Region);
+        let key = mkey::create(pd, start, len, access, kind);
         let key = made(key, || buffer.leak_on_drop())?;
         Ok(Mr {
             region: Region {

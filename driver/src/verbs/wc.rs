@@ -19,7 +19,7 @@ pub struct Wc {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WcOpcode {
-    /// SEND, with or without immediate data.
+    /// SEND, with or without immediate data, or with invalidate.
     Send,
     /// RDMA WRITE, with or without immediate data.
     RdmaWrite,
@@ -272,7 +272,7 @@ impl Wc {
 
 fn send_opcode(code: u8) -> WcOpcode {
     match code {
-        opcode::SEND | opcode::SEND_IMM => WcOpcode::Send,
+        opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVAL => WcOpcode::Send,
         opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RdmaWrite,
         opcode::RDMA_READ => WcOpcode::RdmaRead,
         opcode::ATOMIC_CS => WcOpcode::CompareSwap,
