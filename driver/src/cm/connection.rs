@@ -405,7 +405,7 @@ impl Connecting {
     ) -> Result<Self, ConnectError> {
         let shared = &manager.inner.shared;
         drop(shared.running()?);
-        PrivateDataError::check(&params.private_data, REQ_DATA, "connection request")?;
+        PrivateDataError::check(&params.private_data, REQ_DATA, "a connection request")?;
         let transport = check_qp(&qp, &shared.context)?;
         let cell = Arc::new(Cell::default());
         shared.resolve(remote.ip(), &cell, deadline);

@@ -46,13 +46,13 @@ pub struct Stopped {
 
 /// Private data that its message doesn't hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{asked} bytes of private data for a {message}, which holds {max}")]
+#[error("{asked} bytes of private data for {message}, which holds {max}")]
 pub struct PrivateDataError {
     /// Bytes given.
     pub asked: usize,
     /// The most there may be.
     pub max: usize,
-    /// The message, such as "connection request".
+    /// The message, such as "a connection request".
     pub message: &'static str,
 }
 

@@ -9,7 +9,7 @@ use super::mad::MAD_BYTES;
 use crate::context::Context;
 use crate::verbs::{
     Access, Ah, Cq, CqConfig, CqPoller, GRH_BYTES, GSI_QKEY, GlobalHeader, Mr, Payload, Pd, PollError, Qp,
-    QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit, WaitError, WcOpcode,
+    QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit, WcOpcode,
 };
 use ferroce_hw_regs::ids::Qpn;
 
@@ -185,11 +185,8 @@ impl Gsi {
         &mut self,
         deadline: Instant,
         stop: &mut dyn FnMut() -> bool,
-    ) -> Result<(), WaitError> {
-        match self.poller.wait_or(deadline, stop) {
-            Err(WaitError::Deadline { .. }) => Ok(()),
-            other => other,
-        }
+    ) -> Result<(), PollError> {
+        self.poller.sleep(deadline, stop)
     }
 
     /// Gives QP 1 back to firmware now, so that it can be opened again.

@@ -302,7 +302,7 @@ impl Request {
         deadline: Instant,
     ) -> Result<Accepting, ConnectError> {
         let shared = &self.manager.inner.shared;
-        PrivateDataError::check(&params.private_data, REP_DATA, "acceptance")?;
+        PrivateDataError::check(&params.private_data, REP_DATA, "an acceptance")?;
         if check_qp(&qp, &shared.context)? != self.requested.transport {
             let qp_type = qp.qp_type();
             return Err(ConnectError::QpType { qp_type });
@@ -377,7 +377,7 @@ impl Request {
         reason: RejectReason,
         private_data: &[u8],
     ) -> Result<(), PrivateDataError> {
-        PrivateDataError::check(private_data, REJ_DATA, "rejection")?;
+        PrivateDataError::check(private_data, REJ_DATA, "a rejection")?;
         self.answered = true;
         let shared = &self.manager.inner.shared;
         {

@@ -14,6 +14,7 @@
 
 mod cell;
 mod connection;
+mod datagram;
 mod error;
 mod gsi;
 mod listener;
@@ -26,6 +27,7 @@ mod service;
 mod shared;
 
 pub use connection::{Connecting, Connection, Event};
+pub use datagram::{ConnectingDatagram, DatagramListener, DatagramPeer, DatagramRequest};
 pub use error::{
     ConnectError, DisconnectError, ListenError, LookupError, PrivateDataError, StartError, Stopped, WaitError,
 };

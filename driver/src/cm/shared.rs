@@ -427,7 +427,9 @@ impl Core {
     }
 
     /// The listener for a service, if it listens at the address that the request went to.
-    fn listener_for(&self, service: ServiceId, addresses: &IpHeader) -> Option<&Listening> {
+    fn listener_for(&self, space: PortSpace, service: ServiceId, addresses: &IpHeader) -> Option<&Listening> {
+        // A datagram service takes no connections, and the other way round.
+        service.port().filter(|(have, _)| *have == space)?;
         let listening = self.listeners.get(&service)?;
         let any = listening.address.is_unspecified();
         (any || listening.address == addresses.destination).then_some(listening)
@@ -445,7 +447,7 @@ impl Core {
                 let code = Mtu::ALL.iter().position(|have| *have == max_mtu).unwrap_or(0) as u8 + 1;
                 Some((RejectReason::InvalidMtu, vec![code]))
             }
-            Ok(addresses) => match self.listener_for(requested.service_id, &addresses) {
+            Ok(addresses) => match self.listener_for(PortSpace::Tcp, requested.service_id, &addresses) {
                 None => Some((RejectReason::InvalidServiceId, Vec::new())),
                 Some(listening) => {
                     let cell = Arc::new(Cell::default());
@@ -470,7 +472,7 @@ impl Core {
     fn sidr_requested(&mut self, id: CommId, requested: Box<SidrRequested>) {
         let addresses = IpHeader::parse(&requested.private_data).ok();
         let listening = addresses.and_then(|addresses| {
-            let listening = self.listener_for(requested.service_id, &addresses)?;
+            let listening = self.listener_for(PortSpace::Udp, requested.service_id, &addresses)?;
             Some((listening.cell.clone(), addresses))
         });
         match listening {

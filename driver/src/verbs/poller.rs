@@ -124,18 +124,9 @@ impl CqPoller {
     /// # Errors
     /// [`WaitError::Deadline`], or [`WaitError::Poll`] if the queue or the device failed.
     pub fn wait(&mut self, deadline: Instant) -> Result<(), WaitError> {
-        self.wait_or(deadline, &mut || false)
-    }
-
-    /// As [`Self::wait`], and ends also when `stop` holds; whoever makes it hold wakes the vector.
-    pub(crate) fn wait_or(
-        &mut self,
-        deadline: Instant,
-        stop: &mut dyn FnMut() -> bool,
-    ) -> Result<(), WaitError> {
         let started = Instant::now();
         loop {
-            if self.ring.is_ready() || stop() {
+            if self.ring.is_ready() {
                 return Ok(());
             }
             if self.shared.error.load(Ordering::Acquire) != HEALTHY {
@@ -144,11 +135,10 @@ impl CqPoller {
             // The device announces at once what it has written before it sees the arming.
             let seen = self.arm(false);
             let shared = &self.shared;
-            let completions = &shared.completions;
-            let mut ready = || completions.count() != seen || stop();
-            let woken = shared
-                .context
-                .wait_until(shared.vector, Some(deadline), &mut ready);
+            let woken =
+                shared
+                    .context
+                    .wait_completion(shared.vector, &shared.completions, seen, Some(deadline));
             match woken {
                 Ok(true) => {}
                 Ok(false) if self.ring.is_ready() => return Ok(()),
@@ -163,6 +153,31 @@ impl CqPoller {
                     return Err(PollError::Device { cqn, reason }.into());
                 }
             }
+        }
+    }
+
+    /// Sleeps once: until there may be something to poll, `stop` holds, or the deadline has come. Whoever makes `stop` hold
+    /// wakes the vector.
+    pub(crate) fn sleep(
+        &mut self,
+        deadline: Instant,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<(), PollError> {
+        // The device announces at once what it has written before it sees the arming.
+        let seen = self.arm(false);
+        let (ring, shared) = (&self.ring, &self.shared);
+        let mut ready = || shared.completions.count() != seen || ring.is_ready() || stop();
+        let slept = shared
+            .context
+            .wait_until(shared.vector, Some(deadline), &mut ready);
+        let (cqn, failed) = (shared.cqn.get(), shared.error.load(Ordering::Acquire) != HEALTHY);
+        match slept {
+            Ok(_) if failed && !self.ring.is_ready() => Err(self.failure()),
+            Ok(_) => Ok(()),
+            Err(failure) => Err(PollError::Device {
+                cqn,
+                reason: failure.to_string(),
+            }),
         }
     }
 

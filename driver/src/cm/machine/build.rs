@@ -109,8 +109,8 @@ pub(super) fn rep(
     message.set_responder_resources(with.responder_resources);
     message.set_initiator_depth(with.initiator_depth);
     message.set_target_ack_delay(ACK_DELAY)?;
-    // No alternate paths: failover is not offered (IBTA vol. 1, 12.7.31: 1).
-    message.set_failover_accepted(1)?;
+    // Where the peer named an alternate path: failover is not offered (IBTA vol. 1, 12.7.31).
+    message.set_failover_accepted(u8::from(conn.alternate))?;
     message.set_rnr_retry_count(with.rnr_retry)?;
     message.set_srq(with.srq);
     message.set_local_ca_guid(config.ca_guid);

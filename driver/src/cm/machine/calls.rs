@@ -64,6 +64,7 @@ impl Machine {
             deadline: ask.deadline,
             scheduled: None,
             time_wait: time_wait(ask.ack_timeout),
+            alternate: false,
             orphan: false,
             waits_at: None,
         };

@@ -71,6 +71,8 @@ pub(super) struct Conn {
     /// What is in the table of timers.
     pub(super) scheduled: Option<Instant>,
     pub(super) time_wait: Duration,
+    /// The peer has named an alternate path, which is not taken.
+    pub(super) alternate: bool,
     /// The program has let go of it: no more events but the last.
     pub(super) orphan: bool,
     /// The listener among whose waiting requests it counts.

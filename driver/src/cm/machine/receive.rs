@@ -116,6 +116,7 @@ impl Machine {
             deadline: None,
             scheduled: None,
             time_wait: time_wait(requested.ack_timeout),
+            alternate: req.alternate_local_port_gid() != 0 || req.alternate_local_port_lid() != 0,
             orphan: false,
             waits_at: Some(requested.service_id),
         };

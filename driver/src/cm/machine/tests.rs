@@ -564,7 +564,8 @@ fn requests_that_can_not_be_had_are_rejected_by_name() {
     let Ok(Message::Req(good)) = mad::parse(&bytes) else {
         panic!()
     };
-    let cases: [(fn(&mut ReqMsg), RejectReason); 3] = [
+    type Spoil = fn(&mut ReqMsg);
+    let cases: [(Spoil, RejectReason); 3] = [
         (
             |req| req.set_transport_service_type(2).unwrap(),
             RejectReason::InvalidTransportServiceType,

@@ -3,6 +3,7 @@
 //!
 //! `tests/fuzz` gives them to libFuzzer; `tests/suites/tests/fuzz_bodies.rs` gives them random bytes in each test run.
 
+mod cm;
 mod device;
 mod firmware;
 mod host;
@@ -10,6 +11,7 @@ mod link;
 mod vfio_user;
 mod wire;
 
+pub use cm::cm_datagrams;
 pub use device::{completions, events, srq_completions};
 pub use firmware::layouts;
 pub use host::{commands, send_queue};
@@ -23,6 +25,7 @@ pub type Body = fn(&[u8]);
 /// All of them, by name.
 pub const ALL: &[(&str, Body)] = &[
     ("wire_parse", wire_parse),
+    ("cm_datagrams", cm_datagrams),
     ("frames", frames),
     ("layouts", layouts),
     ("commands", commands),
