@@ -100,14 +100,14 @@ fn every_datagram_is_understood_in_full() {
 }
 
 /// A machine that draws these numbers, on a machine with this GUID.
-fn machine(guid: u64, numbers: &[u32]) -> Machine {
+fn machine(guid: u64, numbers: Vec<u32>) -> Machine {
     let config = MachineConfig {
         ca_guid: guid,
         // What Linux's RDMA CM tells: 4.3 s.
         response_timeout: TimeCode::covering(Duration::from_secs(4)),
         ..MachineConfig::default()
     };
-    let mut numbers = numbers.to_vec().into_iter();
+    let mut numbers = numbers.into_iter();
     Machine::new(config, move || numbers.next().expect("no more numbers are drawn"))
 }
 
@@ -166,30 +166,25 @@ fn play(all: &[Captured], start: usize) {
             _ => None,
         });
     let (end, dreq) = ends.as_ref().expect("it ends");
-    let drep = all
-        .iter()
-        .find_map(|captured| match mad::parse(&captured.mad).unwrap() {
-            Message::Drep(drep)
-                if drep.local_comm_id() == dreq.remote_comm_id()
-                    && drep.remote_comm_id() == dreq.local_comm_id() =>
-            {
-                Some(captured)
-            }
-            _ => None,
-        });
+    let drep = all.iter().find(|captured| {
+        let Ok(Message::Drep(drep)) = mad::parse(&captured.mad) else {
+            return false;
+        };
+        (drep.local_comm_id(), drep.remote_comm_id()) == (dreq.remote_comm_id(), dreq.local_comm_id())
+    });
     let active_ends = dreq.local_comm_id() == req.local_comm_id();
     let end_numbers = halves(dreq.header().transaction_id());
 
     let [high, low] = halves(req.header().transaction_id());
     let mut active = machine(
         req.local_ca_guid(),
-        &[req.local_comm_id(), high, low, end_numbers[0], end_numbers[1]],
+        vec![req.local_comm_id(), high, low, end_numbers[0], end_numbers[1]],
     );
     let id = active.connect(now, &wanted(asks, req)).unwrap();
     assert_eq!(next(&mut active), asks.mad, "REQ");
     let mut passive = machine(
         rep.local_ca_guid(),
-        &[rep.local_comm_id(), end_numbers[0], end_numbers[1]],
+        vec![rep.local_comm_id(), end_numbers[0], end_numbers[1]],
     );
     passive.listen(ServiceId(req.service_id()), 1).unwrap();
     passive.handle_mad(now, &path(asks.source), &asks.mad);
@@ -270,13 +265,13 @@ fn datagram_services_are_asked_for_and_told_as_linux_does() {
             Message::SidrRep(rep) => {
                 let (asks, req) = asked.expect("a question first");
                 let [high, low] = halves(req.header().transaction_id());
-                let mut active = machine(1, &[req.request_id(), high, low]);
+                let mut active = machine(1, vec![req.request_id(), high, low]);
                 let service = ServiceId(req.service_id());
                 let private = mad::CmMessage::private(req);
                 let to = path(asks.destination);
                 active.sidr_request(now, &to, service, private, None).unwrap();
                 assert_eq!(next(&mut active), asks.mad);
-                let mut passive = machine(2, &[7]);
+                let mut passive = machine(2, vec![7]);
                 passive.listen(service, 1).unwrap();
                 passive.handle_mad(now, &path(asks.source), &asks.mad);
                 let Some(MachineEvent::SidrRequested(id, _)) = passive.poll_event() else {
