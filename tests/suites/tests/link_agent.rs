@@ -348,7 +348,8 @@ fn c07_a_neighbour_whose_mac_changes_is_told_of() {
     let seen: Arc<Mutex<Vec<LinkEvent>>> = Arc::default();
     let log = seen.clone();
     let guard = a.on_event(move |event| log.lock().expect("unpoisoned").push(*event));
-    let peers: Arc<Mutex<Vec<(IpAddr, Option<MacAddress>)>>> = Arc::default();
+    type Change = (IpAddr, Option<MacAddress>);
+    let peers: Arc<Mutex<Vec<Change>>> = Arc::default();
     let log = peers.clone();
     Resolver::watch(
         &a,
