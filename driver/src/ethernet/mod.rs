@@ -9,6 +9,7 @@
 //! Source: PRM; which states and rules: Linux mlx5e, as `linux-bringup.md` of the project's PRM notes has it.
 
 mod firmware;
+mod make;
 mod queues;
 mod send;
 mod steering;

@@ -5,38 +5,27 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use ferroce_firmware_iface::cmds::{
-    AllocTransportDomain, CreateCq, CreateRq, CreateSq, CreateTir, CreateTis, DeallocTransportDomain,
-    DestroyCq, DestroyRq, DestroySq, DestroyTir, DestroyTis, ModifyRq, ModifySq, QueryNicVportContext,
-    TIR_DIRECT, WQ_TYPE_CYCLIC, raw_queue_state,
+    AllocTransportDomain, CreateTir, CreateTis, DeallocTransportDomain, DestroyTir, DestroyTis, TIR_DIRECT,
 };
-use ferroce_firmware_iface::layouts::{Cqc, Rqc, Sqc, Tirc, Tisc, Wq};
-use ferroce_hw_regs::uar;
-use ferroce_hw_regs::wqe::WQEBB_BYTES;
+use ferroce_firmware_iface::layouts::{Tirc, Tisc};
 
 use super::firmware::Guard;
-use super::send::{InlineMode, Producer};
-use super::steering::Steering;
+use super::make::{CompletionQueue, CqEvents, Numbers, check, inline_mode, receive_queue, send_queue};
+use super::send::Producer;
+use super::steering::{self, Steering};
 use crate::context::Context;
 use crate::error::DeviceFailure;
-use crate::events::{AsyncEvent, CompCounter, Object};
-use crate::mem::{DmaBuffer, DmaRing};
+use crate::events::CompCounter;
 use crate::port::MacAddress;
-use crate::ring::{
-    CQE_BYTES, CqRing, Entry, Filter, Kind, Next, QpState, RecvWr, RqLimits, RqProducer, RqShape, WqConsumer,
-    WqShared,
-};
-use crate::verbs::{
-    Access, CreateError, LimitError, Mr, Pd, UserIndexGuard, made, of_queue, queue_log_page_size,
-};
+use crate::ring::{CqRing, Entry, Filter, Kind, Next, RecvWr, RqProducer};
+use crate::verbs::{Access, CreateError, Mr, Pd, UserIndexGuard};
 
-/// Bytes that a doorbell record takes: a cache line.
-const RECORD_BYTES: usize = 64;
 /// Ethernet header with a tag.
 const L2_BYTES: usize = 18;
 /// Shortest frame on a wire, without FCS (IEEE 802.3, 3.2.8).
 const MIN_FRAME: usize = 60;
 /// An error CQE is never without a syndrome; this is none.
-const HEALTHY: u8 = 0;
+pub(super) const HEALTHY: u8 = 0;
 
 /// How large raw Ethernet queues shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +106,10 @@ pub struct EthernetQueues {
     receiver: RqProducer<()>,
     sender: Producer,
     ring: CqRing<()>,
-    completions: CompCounter,
+    events: CqEvents,
     armed_at: Option<u64>,
     /// Syndrome of the first failure.
     failed: Arc<AtomicU8>,
-    cqn: u32,
     config: EthernetConfig,
     /// Bytes of a buffer, and of the longest frame in it.
     stride: usize,
@@ -140,6 +128,7 @@ impl EthernetQueues {
     /// [`CreateError::Limit`] a number that it doesn't take; or what memory or firmware say.
     pub fn open(context: &Arc<Context>, config: &EthernetConfig) -> Result<EthernetQueues, CreateError> {
         check(context, config)?;
+        steering::check(context)?;
         let port = context.port_attributes().map_err(CreateError::Port)?;
         let max_frame = usize::from(port.mtu) + L2_BYTES;
         let stride = max_frame.next_multiple_of(64);
@@ -149,7 +138,15 @@ impl EthernetQueues {
         let rx = Mr::alloc(&pd, stride * config.receive_buffers as usize, Access::LOCAL_WRITE)?;
         let tx = Mr::alloc(&pd, stride * config.send_buffers as usize, Access::empty())?;
 
-        let cq = CompletionQueue::new(context, config)?;
+        // From here on each thing that is made is bound before what needs it, so that all go in the right order where a
+        // later one fails.
+        let CompletionQueue {
+            guard: _cq,
+            mut ring,
+            events,
+            failed,
+        } = CompletionQueue::new(context, config)?;
+        let cqn = events.cqn();
         let domain = context.exec(&AllocTransportDomain)?;
         let _domain = Guard::new(context, domain.to_string(), &DeallocTransportDomain { domain });
         let mut tisc = Tisc::default();
@@ -161,7 +158,7 @@ impl EthernetQueues {
         let _tis = Guard::new(context, format!("TIS {tisn:#x}"), &DestroyTis { tisn });
 
         let numbers = Numbers {
-            cqn: cq.cqn,
+            cqn,
             tisn,
             index: index.get(),
         };
@@ -177,13 +174,6 @@ impl EthernetQueues {
         })?;
         let _tir = Guard::new(context, format!("TIR {tirn:#x}"), &DestroyTir { tirn });
 
-        let CompletionQueue {
-            guard: _cq,
-            mut ring,
-            completions,
-            failed,
-            cqn,
-        } = cq;
         ring.queues.insert(Entry {
             key: index.get(),
             qpn: sender.sqn(),
@@ -207,10 +197,9 @@ impl EthernetQueues {
             receiver,
             sender,
             ring,
-            completions,
+            events,
             armed_at: None,
             failed,
-            cqn,
             config: *config,
             stride,
             max_frame,
@@ -370,7 +359,7 @@ impl EthernetQueues {
 
     /// Asks for one event when something completes. Polling once more after this makes sure that nothing is missed.
     pub fn arm(&mut self) {
-        let seen = self.completions.count();
+        let seen = self.events.count();
         if self.armed_at.is_some_and(|at| at != seen) {
             self.ring.event_seen();
         }
@@ -388,16 +377,9 @@ impl EthernetQueues {
     pub(crate) fn waiter(&self) -> Waiter {
         Waiter {
             context: self.context.clone(),
-            completions: self.completions.clone(),
+            completions: self.events.counter(),
             vector: self.config.vector,
         }
-    }
-}
-
-impl Drop for EthernetQueues {
-    fn drop(&mut self) {
-        self.context.forget_events(Object::Cq(self.cqn));
-        self.context.forget_completions(self.cqn);
     }
 }
 
@@ -425,226 +407,4 @@ impl Waiter {
         let mut ready = || self.completions.count() != seen || woken();
         self.context.wait_until(self.vector, deadline, &mut ready)
     }
-}
-
-fn check(context: &Context, config: &EthernetConfig) -> Result<(), CreateError> {
-    let general = context.caps().general();
-    if !general.eth_net_offloads() {
-        let what = "it has no raw Ethernet queues (eth_net_offloads)";
-        return Err(CreateError::Capability { what });
-    }
-    if general.cqe_version() == 0 {
-        let what = "its completions carry no user index (cqe_version 0)";
-        return Err(CreateError::Capability { what });
-    }
-    // Indices of work queues have 16 bits, and a WQE takes up to 4 blocks.
-    let max = 1u64 << general.log_max_wq_sz().min(13);
-    let reason = "is what its work queues hold (log_max_wq_sz)";
-    LimitError::check(
-        "raw Ethernet RQ",
-        "receive_buffers",
-        config.receive_buffers.into(),
-        1..=max,
-        reason,
-    )?;
-    LimitError::check(
-        "raw Ethernet SQ",
-        "send_buffers",
-        config.send_buffers.into(),
-        1..=max / 4,
-        reason,
-    )?;
-    let last = context.completion_vectors().saturating_sub(1) as u64;
-    let reason = "are the completion vectors";
-    Ok(LimitError::check(
-        "raw Ethernet CQ",
-        "vector",
-        config.vector as u64,
-        0..=last,
-        reason,
-    )?)
-}
-
-/// What the device wants inline. Source: PRM, `wqe_inline_mode` of the Ethernet offload capabilities: 0 layer 2, 1 what
-/// the virtual port says, 2 nothing.
-fn inline_mode(context: &Context) -> Result<InlineMode, CreateError> {
-    Ok(
-        match context.caps().ethernet().map_or(0, |caps| caps.wqe_inline_mode()) {
-            0 => InlineMode::L2,
-            1 => InlineMode::from_prm(context.exec(&QueryNicVportContext)?.min_wqe_inline_mode()),
-            _ => InlineMode::None,
-        },
-    )
-}
-
-struct CompletionQueue {
-    guard: Guard,
-    ring: CqRing<()>,
-    completions: CompCounter,
-    failed: Arc<AtomicU8>,
-    cqn: u32,
-}
-
-impl CompletionQueue {
-    fn new(context: &Arc<Context>, config: &EthernetConfig) -> Result<CompletionQueue, CreateError> {
-        // One entry stays free, so that a full ring and an empty one differ.
-        let entries = (config.receive_buffers + config.send_buffers + 1).next_power_of_two();
-        let bytes = (entries * CQE_BYTES) as usize;
-        let buffer = Arc::new(context.dma().alloc(bytes + RECORD_BYTES)?);
-        CqRing::<()>::prepare(&mut DmaRing::new(buffer.clone(), 0, entries)?);
-        let list = of_queue(buffer.iova(), bytes as u64);
-        let mut cqc = Cqc::default();
-        cqc.set_log_cq_size(entries.ilog2() as u8)?;
-        cqc.set_log_page_size(queue_log_page_size(&list))?;
-        cqc.set_uar_page(context.uar().index())?;
-        cqc.set_c_eqn_or_apu_element(
-            context
-                .comp_eqn(config.vector)
-                .map_err(CreateError::EventQueue)?
-                .get(),
-        );
-        cqc.set_dbr_addr(buffer.iova() + bytes as u64);
-        let doorbell = context.uar().page().doorbell(uar::CQ_DOORBELL)?;
-        let (mem, record) = (
-            DmaRing::new(buffer.clone(), 0, entries)?,
-            DmaRing::new(buffer.clone(), bytes, 1)?,
-        );
-        let created = context.exec(&CreateCq {
-            cqc: &cqc,
-            pages: &list.pages,
-        });
-        let cqn = made(created, || buffer.leak_on_drop())?;
-        let guard = Guard::new(context, cqn.to_string(), &DestroyCq { cqn }).with_memory([buffer]);
-        let cqn = cqn.get();
-        let failed = Arc::new(AtomicU8::new(HEALTHY));
-        let flag = failed.clone();
-        let handler = move |event: &AsyncEvent| {
-            if let AsyncEvent::Cq { syndrome, .. } = event {
-                flag.store(syndrome.0.max(1), Ordering::Release);
-            }
-        };
-        context.handle_events(Object::Cq(cqn), Arc::new(handler));
-        Ok(CompletionQueue {
-            guard,
-            ring: CqRing::new(mem, record, doorbell, cqn),
-            completions: context.count_completions(cqn),
-            failed,
-            cqn,
-        })
-    }
-}
-
-/// Numbers that both queues are told.
-struct Numbers {
-    cqn: u32,
-    tisn: u32,
-    index: u32,
-}
-
-/// What firmware is told of a ring.
-fn describe(
-    wq: &mut Wq,
-    pd: &Pd,
-    buffer: &DmaBuffer,
-    log_stride: u32,
-    entries: u32,
-) -> Result<Vec<u64>, CreateError> {
-    let bytes = u64::from(entries) << log_stride;
-    let list = of_queue(buffer.iova(), bytes);
-    wq.set_wq_type(WQ_TYPE_CYCLIC)?;
-    wq.set_pd(pd.pdn().get())?;
-    wq.set_dbr_addr(buffer.iova() + bytes);
-    wq.set_log_wq_stride(log_stride as u8)?;
-    wq.set_log_wq_pg_sz(queue_log_page_size(&list))?;
-    wq.set_log_wq_sz(entries.ilog2() as u8)?;
-    Ok(list.pages)
-}
-
-fn send_queue(
-    pd: &Pd,
-    config: &EthernetConfig,
-    mode: InlineMode,
-    numbers: &Numbers,
-) -> Result<(Guard, Producer, WqConsumer<()>), CreateError> {
-    let context = pd.context();
-    let blocks = (config.send_buffers * mode.blocks()).next_power_of_two();
-    let bytes = blocks as usize * WQEBB_BYTES;
-    let buffer = Arc::new(context.dma().alloc(bytes + RECORD_BYTES)?);
-    let mut sqc = Sqc::default();
-    sqc.set_flush_in_error_en(true);
-    sqc.set_min_wqe_inline_mode(mode.prm())?;
-    sqc.set_user_index(numbers.index)?;
-    sqc.set_cqn(numbers.cqn)?;
-    sqc.set_tis_lst_sz(1);
-    sqc.set_tis_num_0(numbers.tisn)?;
-    sqc.wq_mut().set_uar_page(context.uar().index())?;
-    let pages = describe(sqc.wq_mut(), pd, &buffer, WQEBB_BYTES.ilog2(), blocks)?;
-    let doorbell = context.uar().page().doorbell(uar::BF_OFFSET)?;
-    let (mem, record) = (
-        DmaRing::new(buffer.clone(), 0, blocks)?,
-        DmaRing::new(buffer.clone(), bytes, 1)?,
-    );
-    let created = context.exec(&CreateSq {
-        context: &sqc,
-        pages: &pages,
-    });
-    let sqn = made(created, || buffer.leak_on_drop())?;
-    let guard = Guard::new(context, format!("SQ {sqn:#x}"), &DestroySq { sqn }).with_memory([buffer]);
-    context.exec(&ModifySq {
-        sqn,
-        from: raw_queue_state::RESET,
-        to: raw_queue_state::READY,
-    })?;
-    let shared = WqShared::new(blocks);
-    let consumer = WqConsumer::new(shared.clone(), config.send_buffers);
-    Ok((
-        guard,
-        Producer::new(mem, record, doorbell, shared, mode, sqn),
-        consumer,
-    ))
-}
-
-fn receive_queue(
-    pd: &Pd,
-    config: &EthernetConfig,
-    stride: usize,
-    numbers: &Numbers,
-) -> Result<(Guard, u32, RqProducer<()>, WqConsumer<()>), CreateError> {
-    let context = pd.context();
-    let what = "receive_buffers of a size that overflows";
-    let shape = RqShape::new(config.receive_buffers, 1).ok_or(CreateError::Capability { what })?;
-    let bytes = (shape.entries * shape.stride) as usize;
-    let buffer = Arc::new(context.dma().alloc(bytes + RECORD_BYTES)?);
-    let mut rqc = Rqc::default();
-    // VLAN tags stay in the frame.
-    rqc.set_vsd(true);
-    rqc.set_user_index(numbers.index)?;
-    rqc.set_cqn(numbers.cqn)?;
-    let pages = describe(rqc.wq_mut(), pd, &buffer, shape.stride.ilog2(), shape.entries)?;
-    let (mem, record) = (
-        DmaRing::new(buffer.clone(), 0, (bytes / 16) as u32)?,
-        DmaRing::new(buffer.clone(), bytes, 1)?,
-    );
-    let created = context.exec(&CreateRq {
-        context: &rqc,
-        pages: &pages,
-    });
-    let rqn = made(created, || buffer.leak_on_drop())?;
-    let guard = Guard::new(context, format!("RQ {rqn:#x}"), &DestroyRq { rqn }).with_memory([buffer]);
-    context.exec(&ModifyRq {
-        rqn,
-        from: raw_queue_state::RESET,
-        to: raw_queue_state::READY,
-    })?;
-    let shared = WqShared::new(shape.entries);
-    let limits = RqLimits {
-        max_wr: config.receive_buffers,
-        max_sge: 1,
-        max_msg: stride as u64,
-    };
-    let mut producer = RqProducer::new(mem, record, shared.clone(), limits, shape.stride);
-    // To the producer a queue that works is one in RTS.
-    producer.set_state(QpState::Rts);
-    let consumer = WqConsumer::new(shared, config.receive_buffers);
-    Ok((guard, rqn, producer, consumer))
 }

@@ -81,7 +81,7 @@ pub(super) struct Steering {
 }
 
 /// Whether the device's tables do what is needed; whether a root has to be set.
-fn check(context: &Context) -> Result<bool, CreateError> {
+pub(super) fn check(context: &Context) -> Result<bool, CreateError> {
     let missing = |what| Err(CreateError::Capability { what });
     if !context.caps().general().nic_flow_table() {
         return missing("it has no flow tables for Ethernet frames (nic_flow_table)");

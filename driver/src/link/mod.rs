@@ -33,6 +33,8 @@ pub use agent::{Agent, AgentConfig, AgentCounters, HandlerGuard, Watch};
 pub use error::{LinkError, ResolveError};
 pub use interface::{AddressState, DuplicateDetection};
 pub use neighbour::{Lookup, Neighbour, NeighbourKey, NeighbourState};
-pub use route::{Reason, Route, RouteError, RouteQuery, RouteTables, Unfit, Verdict, Via, Worse, choose};
+pub use route::{
+    Rank, Reason, Route, RouteError, RouteQuery, RouteTables, Unfit, Verdict, Via, Worse, choose,
+};
 pub use stack::{LinkCounters, LinkEvent, Stack, StackConfig};
 pub use timing::Timing;

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gid::Gid;
+use crate::port::MacAddress;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
