@@ -8,6 +8,7 @@ use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
 use crate::exercise::Step;
+use crate::operations::OperationsArgs;
 use crate::pingpong::PingpongArgs;
 
 /// A kernel-bypass driver for RoCE NICs.
@@ -34,6 +35,7 @@ impl Command {
             Command::Bind(args) => args.host.json,
             Command::Unbind(args) => args.host.json,
             Command::Pingpong(args) => args.json,
+            Command::Operations(_) => true,
             Command::Model(_) | Command::Exercise(_) | Command::Report(_) => false,
         }
     }
@@ -62,6 +64,9 @@ pub enum Command {
     /// Send messages to and fro, and say how long they take. The peer is another `ferroce pingpong`, or `ibv_rc_pingpong`
     /// and its siblings on Linux.
     Pingpong(PingpongArgs),
+    /// All RC operations by chance with a program at the other end, for tests.
+    #[command(hide = true)]
+    Operations(OperationsArgs),
     /// Hold a NIC and do one step after the other, for tests.
     #[command(hide = true)]
     Exercise(ExerciseArgs),

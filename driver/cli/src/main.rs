@@ -13,6 +13,7 @@ mod exercise;
 mod info;
 mod model;
 mod nic;
+mod operations;
 mod output;
 mod pingpong;
 mod report;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Bind(args) => bind::bind(&args),
         Command::Exercise(args) => exercise::run(&args),
+        Command::Operations(args) => operations::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Unbind(args) => bind::unbind(&args),

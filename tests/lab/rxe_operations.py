@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""All RC operations by chance, both ways, between ferroce and Linux's Soft-RoCE, on a good and on a bad wire."""
+
+import shutil
+
+from lab import run, rxe
+
+PORT = 18516
+# Name, kind of GID, path MTU, operations, options of ferroce. Operations in the quick version and in the long one.
+GOOD = [("good-ipv4", "ipv4", 1024, (2000, 10000), [])]
+BAD = [("bad-ipv6", "ipv6", 4096, (1000, 10000), ["--loss", "0.01", "--duplicate", "0.01", "--reorder", "0.01"])]
+
+
+def play(peer, name, case, count, seed):
+    """One run, and all that can be checked of it."""
+    _, kind, mtu, _, options = case
+    before = peer.counters()
+    script = "python3 /share/operations_peer.py --gid-index %d --port %d" % (peer.gids[kind], PORT)
+    running = peer.guest.run_in_background(script, timeout=600)
+    peer.listening(PORT)
+    arguments = ["--gid", "roce-v2-" + kind, "--mtu", str(mtu), "--count", str(count), "--seed", str(seed),
+                 "--port", str(peer.control.listen[PORT]), *options, "127.0.0.1"]
+    code, result = rxe.Program(peer, name, ["operations"], arguments).start().result(timeout=600)
+    other = running.result()
+    right = code == 0 and result.get("ok") is True and other.code == 0
+    what = "%s: %d operations over %s, MTU %d, seed %d" % (name, count, kind, mtu, seed)
+    peer.task.check(what, right, "%s\n%r" % (result, other))
+    peer.task.note(str(result))
+    return before, peer.task.folder / (name + ".pcap"), right
+
+
+def body(task, arguments):
+    """Soft-RoCE in a guest and ferroce on the host: WRITE, READ, SEND, atomics, invalidate, with verified data."""
+    peer = rxe.Peer(task, listen=(PORT,), reach=())
+    shutil.copy(run.image.HERE.parent / "share/operations_peer.py", peer.guest.share)
+    for seed, case in enumerate(GOOD + BAD, 1):
+        count = case[3][arguments.full]
+        before, pcap, right = play(peer, case[0], case, count, seed)
+        if right and not case[4]:
+            peer.all_accepted(case[0], before, pcap)
+            rxe.check_frames(task, case[0], pcap, count)
+    bad = [line for line in peer.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]
+    task.check("rxe found each ICRC right", not bad, "\n".join(bad[:5]))
+
+
+if __name__ == "__main__":
+    run.main("rxe-operations", body)
