@@ -1,6 +1,7 @@
 //! `compare-bringup`: see `scripts/compare-bringup`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,8 +77,8 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         Command::Write => {}
     }
     for program in Program::ALL {
-        if !acts.contains_key(&program) {
-            acts.insert(program, load(program)?);
+        if let Entry::Vacant(missing) = acts.entry(program) {
+            missing.insert(load(program)?);
         }
     }
     let comparison = compare(&acts);

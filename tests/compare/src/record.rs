@@ -131,7 +131,7 @@ const MOST_BYTES: usize = 4112;
 
 fn bytes(text: &str, len: usize) -> Result<Vec<u8>, &'static str> {
     let digit = |c: u8| (c as char).to_digit(16).ok_or("a digit that is none");
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return Err("half a byte");
     }
     let mut out = Vec::with_capacity(len.min(MOST_BYTES));
