@@ -16,8 +16,9 @@ use ferroce_firmware_iface::layouts::of_command;
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_firmware_iface::status::CommandStatus;
 
-/// Bytes of a command that are dumped: what follows are page addresses.
-const DUMP_MOST: usize = 8192;
+/// Bytes of a command that are dumped. Linux dumps all: the longest of a bring-up are the pages that a ConnectX-4 asks
+/// for at once, 102,960 bytes. A key of millions of pages is cut.
+const DUMP_MOST: usize = 128 << 10;
 
 /// Writes commands to a sink.
 pub struct Trace {
