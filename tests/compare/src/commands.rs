@@ -279,7 +279,10 @@ fn list(info: &LayoutInfo, input: &[u8], fields: &mut Fields) {
 
 /// Lengths, where a list does not make them.
 fn lengths(command: &Command<'_>, info: Option<(&LayoutInfo, &LayoutInfo)>, fields: &mut Fields) {
-    let is_list = |info: &LayoutInfo| info.fields.iter().any(|f| f.bit_width == 0);
+    fn is_list(info: &LayoutInfo) -> bool {
+        let mut fields = info.fields.iter();
+        fields.any(|f| f.bit_width == 0 || f.nested.is_some_and(is_list))
+    }
     let length = |len: usize, info: Option<&LayoutInfo>| match info {
         Some(info) if is_list(info) && len > info.bytes => "with its list".to_string(),
         _ => format!("{len:#x}"),

@@ -87,6 +87,34 @@ pub fn is_command(role: &str) -> bool {
         || name.starts_with("0x")
 }
 
+/// Objects that a program creates and destroys when it likes.
+const PROGRAMS: &[&str] = &[
+    "_PD",
+    "_CQ",
+    "_QP",
+    "_MKEY",
+    "_SQ",
+    "_RQ",
+    "_TIS",
+    "_TIR",
+    "_RQT",
+    "_RMP",
+    "_SRQ",
+    "_XRCD",
+    "_UMEM",
+    "_DOMAIN",
+    "FLOW_",
+    "Q_COUNTER",
+];
+
+/// Whether a command belongs to bringing the NIC up or down, in an order that is the driver's.
+pub fn has_place(role: &str) -> bool {
+    let name = role.split(" (").next().unwrap_or_default();
+    let of_program =
+        |object: &&str| name.ends_with(*object) || (object.ends_with('_') && name.contains(*object));
+    is_command(role) && !PROGRAMS.iter().any(|object| of_program(&object))
+}
+
 /// All roles: each program's that are new are put behind the one that comes before them there.
 fn roles(first: &BTreeMap<Program, BTreeMap<String, usize>>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
@@ -167,7 +195,7 @@ fn differ(values: &Values) -> bool {
     apart || alone
 }
 
-/// Commands that ferroce first gives elsewhere than another program: those that are not in the longest sequence that
+/// Commands of bringing the NIC up and down that ferroce first gives elsewhere than another program: those that are not in the longest sequence that
 /// both have in the same order.
 fn moved(first: &BTreeMap<Program, BTreeMap<String, usize>>) -> BTreeSet<(Program, String)> {
     let mut moved = BTreeSet::new();
@@ -177,7 +205,7 @@ fn moved(first: &BTreeMap<Program, BTreeMap<String, usize>>) -> BTreeSet<(Progra
     for (program, theirs) in first.iter().filter(|(program, _)| **program != Program::Ferroce) {
         let common: Vec<&String> = in_order(ours)
             .into_iter()
-            .filter(|role| is_command(role) && theirs.contains_key(*role))
+            .filter(|role| has_place(role) && theirs.contains_key(*role))
             .collect();
         let places: Vec<usize> = common.iter().map(|role| theirs[*role]).collect();
         let kept = longest_increasing(&places);
@@ -276,11 +304,11 @@ mod tests {
     fn a_command_at_another_place_is_seen() {
         let acts = |roles: &[&str]| roles.iter().map(|role| act(role, &[])).collect::<Vec<_>>();
         let comparison = compared(
-            acts(&["AAA", "BBB", "CCC", "DDD", "BBB"]),
-            acts(&["AAA", "CCC", "DDD", "BBB", "CCC"]),
+            acts(&["AAA", "BBB", "CCC", "DDD", "BBB", "CREATE_QP"]),
+            acts(&["CREATE_QP", "AAA", "CCC", "DDD", "BBB", "CCC"]),
         );
         assert_eq!(comparison.moved, [(Program::Linux, "BBB".to_string())].into());
-        assert_eq!(comparison.first[&Program::Ferroce]["BBB"], 4);
+        assert_eq!(comparison.first[&Program::Ferroce]["BBB"], 5);
     }
 
     #[test]

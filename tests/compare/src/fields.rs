@@ -109,6 +109,11 @@ const KINDS: &[(&str, Kind)] = &[
     ("source_mac_31_0", Kind::Network),
     ("roce_address_index", Kind::Number),
     ("src_addr_index", Kind::Number),
+    ("dmac_47_16", Kind::Network),
+    ("dmac_15_0", Kind::Network),
+    ("smac_47_16", Kind::Network),
+    ("smac_15_0", Kind::Network),
+    ("allowed_list_size", Kind::Count),
     ("driver_version", Kind::Text),
     ("udp_sport", Kind::UdpPort),
 ];

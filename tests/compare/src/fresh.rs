@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ferroce::context::Context;
+use ferroce::ethernet::{EthernetConfig, EthernetQueues};
+use ferroce::port::MacAddress;
 use ferroce::verbs::{
     Access, Ah, GSI_QKEY, Path, Payload, QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr,
     ToRts,
@@ -18,6 +20,7 @@ use crate::record::{Record, RecordError, parse};
 
 /// What is sent inline.
 const INLINE: [u8; 16] = [7; 16];
+const ETHERTYPE_ARP: u16 = 0x0806;
 /// The key of UD queue pairs.
 const QKEY: u32 = 0x1111_1111;
 
@@ -117,10 +120,33 @@ fn traffic(testbed: &Testbed) -> Result<(), FreshError> {
         end(testbed, 0, a)?;
         end(testbed, 1, b)?;
     }
+    frames(testbed, &contexts)?;
     for context in contexts {
         context.close().map_err(failed)?;
     }
     Ok(())
+}
+
+/// A broadcast each way on the NICs' raw Ethernet queues, which the link's agent has.
+fn frames(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
+    let open = |nic: usize| EthernetQueues::open(&contexts[nic], &EthernetConfig::default()).map_err(failed);
+    let mut ends = [open(0)?, open(1)?];
+    for end in &mut ends {
+        end.set_multicast(&[MacAddress([0x33, 0x33, 0, 0, 0, 1])])
+            .map_err(failed)?;
+        end.arm();
+    }
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut frame = [0; 60];
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&pair::mac(from).0);
+        frame[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+        ends[from].send(&frame).map_err(failed)?;
+        until("a frame", || ends[to].poll(|_| ()) != 0)?;
+        settle(testbed);
+    }
+    drop(ends);
+    (0..2).try_for_each(|nic| no_more("CQ", testbed, nic))
 }
 
 fn sides(contexts: &[Arc<Context>; 2], qp_type: QpType) -> [Side; 2] {
@@ -134,15 +160,7 @@ fn sides(contexts: &[Arc<Context>; 2], qp_type: QpType) -> [Side; 2] {
 fn end(testbed: &Testbed, nic: usize, side: Side) -> Result<(), FreshError> {
     side.qp.destroy().map_err(failed)?;
     drop((side.poller, side.cq));
-    until("the end of the completion queue", || {
-        let stats = testbed.stats(nic);
-        stats.is_some_and(|stats| {
-            stats
-                .objects
-                .iter()
-                .all(|(kind, count)| *kind != "CQ" || *count == 0)
-        })
-    })?;
+    no_more("CQ", testbed, nic)?;
     side.mr.dereg().map_err(failed)?;
     side.pd.dealloc().map_err(failed)
 }
@@ -163,11 +181,28 @@ fn post(testbed: &Testbed, side: &mut Side, op: SendOp<'_>) -> Result<(), FreshE
         side.poller.events() != before
     })?;
     completion(side)?;
-    // Doorbells are posted writes: all have arrived when this returns, before another queue entry is there.
+    settle(testbed);
+    Ok(())
+}
+
+/// Doorbells are posted writes: all have arrived when this returns, before another queue entry is there.
+fn settle(testbed: &Testbed) {
     for nic in 0..2 {
         testbed.with_nic(nic, |_| ());
     }
-    Ok(())
+}
+
+/// Waits until a NIC has no object of a kind.
+fn no_more(kind: &str, testbed: &Testbed, nic: usize) -> Result<(), FreshError> {
+    until("the end of all objects of a kind", || {
+        let stats = testbed.stats(nic);
+        stats.is_some_and(|stats| {
+            stats
+                .objects
+                .iter()
+                .all(|(name, count)| *name != kind || *count == 0)
+        })
+    })
 }
 
 /// The next completion, which has to be a success.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::compare::{Comparison, Presence, Row, Values, is_command};
+use crate::compare::{Comparison, Presence, Row, Values, has_place};
 use crate::programs::Program;
 use crate::reasons::{Reasons, join};
 
@@ -161,7 +161,7 @@ fn order(comparison: &Comparison, reasons: &Reasons, text: &mut String) {
     line!(text, "\n## In which order\n");
     line!(
         text,
-        "Firmware commands that ferroce gives and another does too: as the how-manieth new role each program first plays it.\n"
+        "Commands of bringing the NIC up and down that ferroce and another give: as the how-manieth new role each program\nfirst plays it. Objects come and go as their programs like.\n"
     );
     let heads: Vec<&str> = Program::ALL.iter().map(|program| program.name()).collect();
     line!(
@@ -174,7 +174,7 @@ fn order(comparison: &Comparison, reasons: &Reasons, text: &mut String) {
         .rows
         .iter()
         .filter(|row| {
-            is_command(&row.role) && row.programs.len() > 1 && row.presence() != Some(Presence::Lacking)
+            has_place(&row.role) && row.programs.len() > 1 && row.presence() != Some(Presence::Lacking)
         })
         .collect();
     let place =
