@@ -112,7 +112,7 @@ pub fn has_place(role: &str) -> bool {
     let name = role.split(" (").next().unwrap_or_default();
     let of_program =
         |object: &&str| name.ends_with(*object) || (object.ends_with('_') && name.contains(object));
-    is_command(role) && !PROGRAMS.iter().any(|object| of_program(object))
+    is_command(role) && !PROGRAMS.iter().any(of_program)
 }
 
 /// All roles: each program's that are new are put behind the one that comes before them there.

@@ -161,7 +161,7 @@ fn order(comparison: &Comparison, reasons: &Reasons, text: &mut String) {
     line!(text, "\n## In which order\n");
     line!(
         text,
-        "Commands of bringing the NIC up and down that ferroce and another give: as the how-manieth new role each program\nfirst plays it. Objects come and go as their programs like.\n"
+        "Commands of bringing the NIC up and down that ferroce and another give, and as the how-manieth of these a program\nfirst gives each. Objects come and go as their programs like.\n"
     );
     let heads: Vec<&str> = Program::ALL.iter().map(|program| program.name()).collect();
     line!(
@@ -180,10 +180,19 @@ fn order(comparison: &Comparison, reasons: &Reasons, text: &mut String) {
     let place =
         |program: Program, role: &str| comparison.first.get(&program).and_then(|first| first.get(role));
     rows.sort_by_key(|row| place(Program::Ferroce, &row.role));
-    for row in rows {
+    // Places among these alone, so that what else a program does does not move them.
+    let rank = |program: Program, role: &str| {
+        let own = place(program, role)?;
+        let before = rows
+            .iter()
+            .filter_map(|row| place(program, &row.role))
+            .filter(|other| *other < own);
+        Some(before.count() + 1)
+    };
+    for row in &rows {
         let places: Vec<String> = Program::ALL
             .iter()
-            .map(|program| place(*program, &row.role).map_or(String::new(), ToString::to_string))
+            .map(|program| rank(*program, &row.role).map_or_else(String::new, |place| place.to_string()))
             .collect();
         let moved: Vec<String> = comparison
             .moved
