@@ -85,11 +85,51 @@ def table_follows(task, guest, device):
     task.check("and goes with it", gid_of(guest, "10.77.0.1")[0] is None)
 
 
+def counter(guest, name):
+    """A counter of the RoCE device."""
+    folder = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/"
+    return int(guest.run("cat %s%s" % (folder, name)).out)
+
+
+def congestion(task, server, client, gid):
+    """The wire marks a part of what takes part in ECN: both ends count, and the receiver sends CNPs."""
+    # DSCP 26, ECT(0).
+    pair = pingpong("ib_write_bw -d mlx5_0 -x %d -n 500 -s 4096 --tclass=106" % gid)
+    together(task, server, client, pair)
+    marked, sent = (counter(server, name) for name in ("np_ecn_marked_roce_packets", "np_cnp_sent"))
+    handled = counter(client, "rp_cnp_handled")
+    right = marked > 50 and 0 < sent <= marked and handled > 0
+    task.check("marks are counted and answered", right, "%d marked, %d CNPs sent, %d handled" % (marked, sent, handled))
+
+
+# A pause frame of IEEE 802.3, annex 31B.
+PAUSE = """python3 -c '
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("%s", 0))
+s.send(bytes.fromhex("0180c2000001") + bytes(6) + bytes.fromhex("88080001ffff") + bytes(42))
+'"""
+
+
+def pause(task, server, client, device):
+    """A pause frame is counted by the port that gets it, and goes nowhere."""
+    before = linux.statistics(server, device)
+    client.run(PAUSE % device)
+    client.run("ping -c 1 10.9.0.2")
+    after = linux.statistics(server, device)
+    names = ("rx_pause_ctrl_phy", "rx_mac_control_phy", "rx_packets_phy")
+    more = {name: after[name] - before[name] for name in names}
+    right = more["rx_pause_ctrl_phy"] == more["rx_mac_control_phy"] == 1 and more["rx_packets_phy"] >= 2
+    task.check("a pause frame is counted", right, repr(more))
+
+
 def one_profile(task, arguments, profile):
     """All of it between two NICs of a kind."""
     guests, models = [], []
     for number, end in enumerate(wire.pair(task.folder, profile)):
         options = ["--profile", profile, "--wire", "dgram:%s,%s" % end, "--mac", "02:fe:44:0c:e0:0%d" % (number + 1)]
+        if arguments.full:
+            options += ["--mark", "0.2", "--seed", "5"]
         if number == 0:
             options += ["--pcap", str(task.folder / (profile + ".pcap"))]
         models.append(task.model("%s-%d" % (profile, number), options=options))
@@ -109,6 +149,9 @@ def one_profile(task, arguments, profile):
     commands += ATOMIC if arguments.full and "ATOMIC_HCA" in info else []
     for pair in commands:
         together(task, guests[1], guests[0], [part.format(gid=gid) for part in pair])
+    if arguments.full:
+        congestion(task, guests[1], guests[0], gid)
+        pause(task, guests[1], guests[0], device)
     for guest, model in zip(guests, models):
         wrong = linux.complaints(guest.run("dmesg").out, profile)
         task.check("%s: no complaint of Linux's" % guest.name, not wrong, "\n".join(wrong))

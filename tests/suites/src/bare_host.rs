@@ -20,6 +20,8 @@ use zerocopy::IntoBytes;
 pub const MEMORY: u64 = 0x10_0000;
 /// Its size.
 pub const BYTES: u64 = 1 << 20;
+/// A multicast group.
+pub const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
 /// The send queue of [`Host::objects`]: 32 blocks of 64 bytes, behind the receive queue.
 pub const SEND_QUEUE: u64 = MEMORY + 0x4_0000 + 32 * 16;
 const INPUT: u64 = MEMORY + 0x1000;
@@ -89,19 +91,39 @@ impl Host {
         }
     }
 
-    /// One object of each kind, a QP that is connected to itself.
+    /// One object of each kind, an RC QP that is connected to itself.
     pub fn objects(&mut self) {
-        for input in &templates()[..UP_TO_RTS] {
-            let status = self.command(input, 16);
-            let said = self
-                .nic
-                .firmware()
-                .violations()
-                .iter()
-                .last()
-                .map(ToString::to_string);
-            assert_eq!(status, Some(0), "{said:?}");
+        self.objects_of(0);
+    }
+
+    /// The same with a QP of another service (`qpc.st`). One for datagrams has a Q_Key of 0, and is in the group
+    /// [`GROUP`].
+    pub fn objects_of(&mut self, service: u8) {
+        const UD: u8 = 2;
+        for mut input in templates().into_iter().take(UP_TO_RTS) {
+            if input.starts_with(&Opcode::CREATE_QP.0.to_be_bytes()) {
+                input[0x19] = service;
+            }
+            self.must(&input);
         }
+        if service == UD {
+            let mut attach = AttachToMcgIn::zeroed();
+            attach.set_qpn(0x40).expect("24 bits");
+            GROUP
+                .iter()
+                .enumerate()
+                .for_each(|(i, byte)| attach.set_multicast_gid(i, *byte));
+            let mut input = attach.as_bytes().to_vec();
+            input[..2].copy_from_slice(&Opcode::ATTACH_TO_MCG.0.to_be_bytes());
+            self.must(&input);
+        }
+    }
+
+    fn must(&mut self, input: &[u8]) {
+        let status = self.command(input, 16);
+        let violations = self.nic.firmware().violations();
+        let said = violations.iter().last().map(ToString::to_string);
+        assert_eq!(status, Some(0), "{said:?}");
     }
 
     /// Lets the NIC work until it has nothing to do.
@@ -237,6 +259,15 @@ pub fn templates() -> Vec<Vec<u8>> {
     ] {
         add(transition.as_bytes(), opcode, 0);
     }
+    let mut cnp = ModifyCongParamsIn::zeroed();
+    cnp.set_cong_protocol(2).unwrap();
+    cnp.set_field_select(0x1c);
+    add(cnp.as_bytes(), Opcode::MODIFY_CONG_PARAMS, 0);
+    let mut group = AttachToMcgIn::zeroed();
+    group.set_qpn(0x40).unwrap();
+    group.set_multicast_gid(0, 0xff);
+    add(group.as_bytes(), Opcode::ATTACH_TO_MCG, 0);
+    add(group.as_bytes(), Opcode::DETACH_FROM_MCG, 0);
     let mut srq = CreateSrqIn::zeroed();
     srq.srq_context_entry_mut().set_pd(1).unwrap();
     srq.srq_context_entry_mut().set_log_srq_size(5).unwrap();
@@ -315,6 +346,14 @@ impl Host {
     pub fn receive(&mut self, frame: Vec<u8>) {
         self.nic.data_plane.receive(self.now, Frame::from_vec(frame));
         self.turn();
+    }
+
+    /// Bytes from the BTH on as a frame of the peer to [`GROUP`].
+    pub fn frame_of_group(packet: &[u8]) -> Vec<u8> {
+        let mut frame = Host::frame_of_peer(packet);
+        frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 9]);
+        frame[14 + 24..14 + 40].copy_from_slice(&GROUP);
+        frame
     }
 
     /// Bytes from the BTH on as a frame of the peer that the queue pair of [`Host::objects`] is connected to.

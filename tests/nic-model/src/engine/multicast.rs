@@ -1,7 +1,7 @@
 //! Multicast groups of datagram queue pairs (IBTA vol. 1, 10.5; annex A17.4.3 for the addresses).
 //!
 //! A frame to a group goes to every QP that is attached to the group's GID and whose Q_Key it has, those of the
-//! sending NIC included, and the sender itself if it is attached.
+//! sending NIC included, and the sender itself if it is attached (unless its context has `block_lb_mc`).
 
 use super::DataPlane;
 use super::datagram::MULTICAST_QPN;
@@ -161,8 +161,17 @@ impl DataPlane {
             let Some(qpn) = self.groups.members(&gid).get(place).copied() else {
                 break;
             };
-            self.receive_datagram(qpn, roce);
+            if !self.is_own_echo(qpn, roce) {
+                self.receive_datagram(qpn, roce);
+            }
         }
+    }
+
+    /// Whether a QP sent the datagram itself and does not want it back.
+    fn is_own_echo(&self, qpn: u32, roce: &RoceFrame) -> bool {
+        let sent_by_it = roce.packet.deth.is_some_and(|deth| deth.src_qp == qpn);
+        let qp = self.objects.qps.get(qpn);
+        sent_by_it && self.is_own_mac(roce.encap.src) && qp.is_some_and(|qp| qp.context.block_lb_mc())
     }
 }
 

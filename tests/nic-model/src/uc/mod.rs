@@ -6,6 +6,10 @@
 //! sender, and the next first (or only) packet starts anew. A receive that a dropped message had taken serves
 //! the next one.
 //!
+//! A message that is longer than its receive ends the receive with a local length error and breaks the QP, as verbs
+//! have it for all services (IBTA vol. 1, 11.6.2, and 10.3.1 for what a failed receive does to a QP). Linux rxe drops
+//! such a message and goes on. The same holds for datagrams.
+//!
 //! Work, memory, events and attributes are those of [`crate::rc`].
 
 mod requester;

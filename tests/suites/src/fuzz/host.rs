@@ -1,5 +1,7 @@
 //! A hostile host for the model: commands, mailboxes, registers, doorbells, work queue entries.
 
+use ferroce_nic_model::profile::Profile;
+
 use super::Input;
 use crate::bare_host::{BYTES, Host, MEMORY, SEND_QUEUE, templates};
 
@@ -53,14 +55,26 @@ pub fn commands(data: &[u8]) {
     host.reset();
 }
 
-/// Work queue entries of a send queue whose queue pair is connected to itself.
+/// RC, UC, UD and QP1 (`qpc.st`).
+const SERVICES: [u8; 4] = [0, 1, 2, 8];
+
+/// A NIC with a queue pair of a service that the input chooses; whether it is one for datagrams.
+pub(super) fn host_of_any_service(input: &mut Input<'_>) -> (Host, bool) {
+    let service = SERVICES[usize::from(input.u8() & 3)];
+    let mut host = Host::new();
+    host.objects_of(service);
+    (host, service >= 2)
+}
+
+/// Work queue entries of a send queue whose queue pair is connected to itself, or sends datagrams.
 ///
 /// # Panics
 /// On a bug.
 pub fn send_queue(data: &[u8]) {
-    let mut host = Host::new();
-    host.objects();
     let mut input = Input(data);
+    let (mut host, datagrams) = host_of_any_service(&mut input);
+    host.enable_roce();
+    let own = Profile::minimal().mac;
     let mut index = 0u16;
     while !input.is_empty() {
         let blocks = 1 + u16::from(input.u8() & 3);
@@ -72,6 +86,13 @@ pub fn send_queue(data: &[u8]) {
                 bytes[1..3].copy_from_slice(&index.to_be_bytes());
                 bytes[4..7].copy_from_slice(&[0, 0, 0x40]);
                 bytes[7] = 1 + bytes[7] % (4 * blocks as u8);
+                if datagrams {
+                    // An address vector of the right form, often to ourselves.
+                    bytes[0x18] |= 0x80;
+                    if fitting & 8 != 0 {
+                        bytes[0x24..0x2a].copy_from_slice(&own);
+                    }
+                }
             }
             host.put(
                 SEND_QUEUE + u64::from(index.wrapping_add(block) & 31) * 64,

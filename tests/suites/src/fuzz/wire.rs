@@ -4,6 +4,7 @@ use ferroce::verbs::{GlobalHeader, NetworkType};
 use ferroce_nic_model::wire::{self, Frame, Icrc};
 
 use super::Input;
+use super::host::host_of_any_service;
 use crate::bare_host::Host;
 
 /// Parsing one frame. What was accepted can be emitted, and says the same again.
@@ -36,15 +37,14 @@ pub fn wire_parse(data: &[u8]) {
     }
 }
 
-/// Frames into a NIC that has a connected queue pair; ICRCs are not looked at, so that all gets through.
+/// Frames into a NIC that has a queue pair; ICRCs are not looked at, so that all gets through.
 ///
 /// # Panics
 /// On a bug.
 pub fn frames(data: &[u8]) {
-    let mut host = Host::new();
-    host.objects();
-    host.nic.data_plane.set_icrc(Icrc::Off);
     let mut input = Input(data);
+    let (mut host, datagrams) = host_of_any_service(&mut input);
+    host.nic.data_plane.set_icrc(Icrc::Off);
     host.enable_roce();
     while !input.is_empty() {
         let kind = input.u8();
@@ -57,7 +57,24 @@ pub fn frames(data: &[u8]) {
         }
         packet.resize(packet.len().max(16), 0);
         packet[2..8].copy_from_slice(&[0xff, 0xff, 0, 0, 0, 0x40]);
-        host.receive(Host::frame_of_peer(&packet));
+        match kind >> 3 & 3 {
+            0 if datagrams => {
+                packet[5..8].fill(0xff);
+                host.receive(Host::frame_of_group(&packet));
+            }
+            1 => {
+                // QP1.
+                packet[7] = 1;
+                host.receive(Host::frame_of_peer(&packet));
+            }
+            2 => {
+                // Marked by a switch.
+                let mut frame = Host::frame_of_peer(&packet);
+                frame[15] |= 0x30;
+                host.receive(frame);
+            }
+            _ => host.receive(Host::frame_of_peer(&packet)),
+        }
     }
 }
 

@@ -460,6 +460,33 @@ fn a_group_s_datagrams_reach_all_members_the_sender_too() {
 }
 
 #[test]
+fn a_sender_that_blocks_its_echo_does_not_hear_itself() {
+    let group = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
+    let mut pair = pair_of(UD);
+    let mut qpc = pair.a.dp.objects.qps.get(pair.a.qpn).unwrap().context;
+    qpc.set_block_lb_mc(true);
+    pair.a
+        .dp
+        .modify_qp(QpTransition::Rts2Rts, pair.a.qpn, &qpc)
+        .unwrap();
+    for side in [&mut pair.a, &mut pair.b] {
+        side.dp.attach_multicast(side.qpn, group, 8, 8).unwrap();
+        side.receive_at(64);
+    }
+    let to = To {
+        mac: [0x33, 0x33, 0, 0, 0, 7],
+        gid: group,
+        index: IPV6,
+        ..To::new(0, 0xff_ffff)
+    };
+    pair.a.send_to(to, b"heard by others", None);
+    pair.run();
+    assert_eq!(pair.a.poll().unwrap()[63] >> 4, 0);
+    assert!(pair.a.poll().is_none());
+    assert_eq!(be32(&pair.b.poll().unwrap(), 0x2c), 55);
+}
+
+#[test]
 fn groups_are_bounded_and_only_for_datagrams() {
     let group = |last| {
         let mut gid = [0; 16];
