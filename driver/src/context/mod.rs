@@ -6,6 +6,7 @@
 //!     └─ held by every PD, MR, CQ, QP: the device is shut down after the last of them
 //! ```
 
+mod counters;
 mod events;
 mod facts;
 mod service;
@@ -15,9 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
+pub use ferroce_firmware_iface::cmds::CongStatistics;
 use ferroce_firmware_iface::command::Command;
 use ferroce_hw_regs::ids::Eqn;
 
+pub use counters::PortCounters;
 pub use facts::{Adapter, CloseReport, ContextCounters, FirmwareVersion};
 use service::Service;
 

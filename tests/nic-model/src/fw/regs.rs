@@ -120,7 +120,7 @@ pub(super) fn access(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
         PPCNT => ppcnt(fw, env, &access)?,
         NODE_DESC => node_desc(fw, &access)?,
         DTOR if caps.dtor() => dtor(&access)?,
-        PCAM if caps.pcam_reg() => cap_mask(&access)?,
+        PCAM if caps.pcam_reg() => port_cap_mask(&access)?,
         MCAM if caps.mcam_reg() => cap_mask(&access)?,
         QCAM if caps.qcam_reg() => cap_mask(&access)?,
         other => {
@@ -265,7 +265,26 @@ fn dtor(access: &Access<'_>) -> Outcome {
     Ok(DtorReg::zeroed().as_bytes().to_vec())
 }
 
-/// PCAM, MCAM, QCAM: the groups that were asked for, with no register or feature in them but what is always
+/// Registers of the port, whose numbers are in PCAM's group 0: a bit each, of 0x5000 the last one.
+const PORT_REGISTERS: [u16; 5] = [PMTU, PTYS, PAOS, PFCC, PPCNT];
+/// Bytes of PCAM in which those bits are.
+const PORT_REGISTER_BITS: std::ops::Range<usize> = 0x8..0x18;
+
+/// PCAM: which registers of the port there are. Linux leaves out the counters of a port that does not name PPCNT.
+fn port_cap_mask(access: &Access<'_>) -> Outcome {
+    let mut out = cap_mask(access)?;
+    // `access_reg_group`; there are bits of group 0 only.
+    if out[3] == 0 {
+        let bits = &mut out[PORT_REGISTER_BITS];
+        for register in PORT_REGISTERS {
+            let bit = usize::from(register & 0x7f);
+            bits[15 - bit / 8] |= 1 << (bit % 8);
+        }
+    }
+    Ok(out)
+}
+
+/// MCAM, QCAM, and what PCAM has besides: the groups that were asked for, with no register or feature in them but what is always
 /// there.
 fn cap_mask(access: &Access<'_>) -> Outcome {
     if access.write {

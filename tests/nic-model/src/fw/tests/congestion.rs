@@ -180,6 +180,22 @@ fn port_counters_come_out_of_their_register() {
 }
 
 #[test]
+fn a_nic_that_lists_its_registers_lists_the_port_s() {
+    let mut bench = Bench::initialized(Profile::connectx5());
+    let mut input = input_of(Opcode::ACCESS_REG, 1, |i: &mut AccessRegisterIn| {
+        i.set_register_id(0x507f);
+    })
+    .as_bytes()
+    .to_vec();
+    input.resize(0x60, 0);
+    let out = bench.exec(&input, 0x60).ok();
+    let bits = u128::from_be_bytes(*out[0x18..].first_chunk().unwrap());
+    // PMTU, PTYS, PAOS, PFCC, PPCNT; PPCNT is bit 0x77 of the mask, counted from its start.
+    assert_eq!(bits, 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8);
+    assert_eq!(bits >> (127 - 0x77) & 1, 1);
+}
+
+#[test]
 fn groups_are_attached_where_the_nic_has_them() {
     let mut bench = Bench::initialized(Profile::connectx4());
     let attach = bench.command(Opcode::ATTACH_TO_MCG, |i: &mut AttachToMcgIn| {

@@ -1,0 +1,94 @@
+//! What the port has counted.
+
+use ferroce_firmware_iface::cmds::{CongStatistics, QueryCongStatistics, ReadRegister};
+use ferroce_firmware_iface::layouts::{Eth8023CntrsGrpDataLayout, PpcntReg};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Context;
+use crate::error::CommandError;
+
+/// `local_port`: ports count from 1, and a function has one.
+const LOCAL_PORT: u8 = 1;
+
+/// Counters of the port since it was powered up, of all who use it (IEEE 802.3, register PPCNT group 0).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct PortCounters {
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Frames received.
+    pub frames_received: u64,
+    /// Octets sent.
+    pub octets_sent: u64,
+    /// Octets received.
+    pub octets_received: u64,
+    /// Frames received whose check sequence was wrong.
+    pub check_sequence_errors: u64,
+    /// MAC control frames received: pause frames, priority pause frames and others.
+    pub mac_control_received: u64,
+    /// Pause frames received.
+    pub pause_received: u64,
+    /// Pause frames sent.
+    pub pause_sent: u64,
+}
+
+impl Context {
+    /// Marked packets and congestion notifications of RoCE v2 that the port has received and sent, as firmware counts
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// The command failed; a NIC without the capability `cc_query_allowed` refuses it.
+    pub fn congestion_counters(&self) -> Result<CongStatistics, CommandError> {
+        self.exec(&QueryCongStatistics::default())
+    }
+
+    /// Frames of all kinds that the port has received and sent.
+    ///
+    /// # Errors
+    ///
+    /// The command failed.
+    pub fn port_counters(&self) -> Result<PortCounters, CommandError> {
+        let mut request = PpcntReg::default();
+        request.set_local_port(LOCAL_PORT);
+        let register = self.exec(&ReadRegister::new(request))?;
+        let bytes = &register.as_bytes()[PpcntReg::COUNTER_SET_OFFSET..];
+        // The group's layout is as long as what the register has for it.
+        let group = Eth8023CntrsGrpDataLayout::read_from_bytes(bytes).unwrap_or_default();
+        let join = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        Ok(PortCounters {
+            frames_sent: join(
+                group.a_frames_transmitted_ok_high(),
+                group.a_frames_transmitted_ok_low(),
+            ),
+            frames_received: join(
+                group.a_frames_received_ok_high(),
+                group.a_frames_received_ok_low(),
+            ),
+            octets_sent: join(
+                group.a_octets_transmitted_ok_high(),
+                group.a_octets_transmitted_ok_low(),
+            ),
+            octets_received: join(
+                group.a_octets_received_ok_high(),
+                group.a_octets_received_ok_low(),
+            ),
+            check_sequence_errors: join(
+                group.a_frame_check_sequence_errors_high(),
+                group.a_frame_check_sequence_errors_low(),
+            ),
+            mac_control_received: join(
+                group.a_mac_control_frames_received_high(),
+                group.a_mac_control_frames_received_low(),
+            ),
+            pause_received: join(
+                group.a_pause_mac_ctrl_frames_received_high(),
+                group.a_pause_mac_ctrl_frames_received_low(),
+            ),
+            pause_sent: join(
+                group.a_pause_mac_ctrl_frames_transmitted_high(),
+                group.a_pause_mac_ctrl_frames_transmitted_low(),
+            ),
+        })
+    }
+}

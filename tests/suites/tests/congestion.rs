@@ -1,0 +1,92 @@
+//! A wire that marks packets as a congested switch does, between two drivers: who is told, and who counts what.
+
+use ferroce::verbs::{Payload, QpConfig, SendFlags, SendOp, SendWr};
+use ferroce_nic_model::link::fault::Faults;
+use ferroce_nic_model::testbed::TestbedConfig;
+use ferroce_suites::pair::{Pair, Side, pattern};
+
+/// DSCP 26, ECT(0).
+const ECT: u8 = 26 << 2 | 2;
+/// DSCP 26, not ECN-capable.
+const NOT_ECT: u8 = 26 << 2;
+const BYTES: usize = 64 * 1024;
+/// Of the path MTU that connections have when they name none.
+const PACKETS: u64 = 64;
+
+fn pair(mark: f64, traffic_class: u8) -> Pair {
+    let config = TestbedConfig {
+        faults: Faults {
+            seed: 3,
+            mark,
+            ..Faults::default()
+        },
+        ..TestbedConfig::default()
+    };
+    Pair::with(config, &QpConfig::default(), |rtr, _| {
+        rtr.path.traffic_class = traffic_class
+    })
+}
+
+/// Writes the region's first bytes of `from` to those of `to`.
+fn write(from: &mut Side, to: &Side) {
+    let sges = [from.mr.sge(0..BYTES).expect("within")];
+    let op = SendOp::Write {
+        data: Payload::Gather(&sges),
+        remote: to.mr.remote(0),
+        imm: None,
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED,
+    };
+    from.qp.post_send(&wr).expect("room");
+    from.qp.ring_send();
+    assert_eq!(from.success().wr_id, 1);
+}
+
+#[test]
+fn marked_packets_are_answered_and_both_ends_count() {
+    let mut pair = pair(1.0, ECT);
+    pair.a.fill(7);
+    write(&mut pair.a, &pair.b);
+    assert_eq!(pair.b.bytes(0, BYTES), pattern(BYTES, 7));
+    let received = pair.b.context.congestion_counters().expect("counters");
+    assert_eq!(received.np_ecn_marked_roce_packets, PACKETS);
+    assert!((1..=PACKETS).contains(&received.np_cnp_sent), "{received:?}");
+    // The last CNPs may be on their way when the write is complete, but not when the next one is.
+    write(&mut pair.a, &pair.b);
+    let sent = pair.a.context.congestion_counters().expect("counters");
+    assert!(
+        sent.rp_cnp_handled >= received.np_cnp_sent,
+        "{sent:?} {received:?}"
+    );
+    assert_eq!(sent.rp_cnp_ignored, 0);
+    // The acknowledgements take part in ECN too.
+    assert!(sent.np_ecn_marked_roce_packets >= 1);
+    pair.assert_clean();
+}
+
+#[test]
+fn what_takes_no_part_in_ecn_is_not_marked() {
+    let mut pair = pair(1.0, NOT_ECT);
+    write(&mut pair.a, &pair.b);
+    for side in [&pair.a, &pair.b] {
+        assert_eq!(
+            side.context.congestion_counters().expect("counters"),
+            Default::default()
+        );
+    }
+}
+
+#[test]
+fn the_port_counts_its_frames() {
+    let mut pair = pair(0.0, 0);
+    let before = pair.b.context.port_counters().expect("counters");
+    write(&mut pair.a, &pair.b);
+    let after = pair.b.context.port_counters().expect("counters");
+    assert_eq!(after.frames_received - before.frames_received, PACKETS);
+    assert!(after.octets_received - before.octets_received > BYTES as u64);
+    assert!(after.frames_sent > before.frames_sent, "acknowledgements");
+    assert_eq!((after.pause_received, after.mac_control_received), (0, 0));
+}
