@@ -8,8 +8,10 @@ use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
 use crate::exercise::Step;
+use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
 use crate::pingpong::PingpongArgs;
+use crate::route::RouteArgs;
 
 /// A kernel-bypass driver for RoCE NICs.
 #[derive(Debug, Parser)]
@@ -36,6 +38,8 @@ impl Command {
             Command::Unbind(args) => args.host.json,
             Command::Pingpong(args) => args.json,
             Command::Operations(_) => true,
+            Command::Route(args) => args.json,
+            Command::Link(args) => args.json,
             Command::Model(_) | Command::Exercise(_) | Command::Report(_) => false,
         }
     }
@@ -67,6 +71,11 @@ pub enum Command {
     /// All RC operations by chance with a program at the other end, for tests.
     #[command(hide = true)]
     Operations(OperationsArgs),
+    /// Say which GID a connection to an address would use, through which next hop, and why no other one. Exit status 1 when
+    /// there is no way, or nobody answers there.
+    Route(RouteArgs),
+    /// Bring a NIC up and answer for its addresses (ARP, neighbour discovery, ping) until it is stopped.
+    Link(LinkArgs),
     /// Hold a NIC and do one step after the other, for tests.
     #[command(hide = true)]
     Exercise(ExerciseArgs),

@@ -11,12 +11,14 @@ mod error;
 mod exchange;
 mod exercise;
 mod info;
+mod link;
 mod model;
 mod nic;
 mod operations;
 mod output;
 mod pingpong;
 mod report;
+mod route;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,8 @@ fn main() -> ExitCode {
         Command::Exercise(args) => exercise::run(&args),
         Command::Operations(args) => operations::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Route(args) => route::run(&args),
+        Command::Link(args) => link::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Unbind(args) => bind::unbind(&args),
     };

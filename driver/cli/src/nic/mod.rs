@@ -48,13 +48,25 @@ impl Nic {
     /// # Errors
     /// Options that don't go together, and whatever keeps the NIC from coming up.
     pub fn open(args: &NicArgs) -> Result<Nic, CliError> {
+        // A tool has no time to look for others with its addresses before it uses them.
+        Nic::open_with(args, DuplicateDetection::Optimistic)
+    }
+
+    /// As [`Nic::open`], with a choice of how others with its addresses are looked for.
+    ///
+    /// # Errors
+    /// As [`Nic::open`].
+    pub fn open_with(args: &NicArgs, detection: DuplicateDetection) -> Result<Nic, CliError> {
         args.check()?;
         let (function, model) = function(args)?;
         let device = function.address().clone();
         let addresses: Vec<_> = args.interface_addresses().collect();
         let mut config = OpenConfig::new();
         // The others get their GIDs from the agent.
-        for address in addresses.iter().filter(|address| address.vlan == args.vlan) {
+        let at_once = |address: &&InterfaceAddress| {
+            address.vlan == args.vlan && detection != DuplicateDetection::BeforeUse
+        };
+        for address in addresses.iter().filter(at_once) {
             config = config.address(address.ip);
         }
         if let Some(vlan) = args.vlan {
@@ -78,14 +90,13 @@ impl Nic {
             traffic_class: args.traffic_class,
             model,
         };
-        nic.agent = nic.start_agent(args)?;
+        nic.agent = nic.start_agent(args, detection)?;
         Ok(nic)
     }
 
     /// Lets somebody answer for the NIC's addresses.
-    fn start_agent(&self, args: &NicArgs) -> Result<Option<Agent>, CliError> {
-        // A tool has no time to look for others with its addresses before it uses them.
-        let mut config = AgentConfig::new().duplicate_detection(DuplicateDetection::Optimistic);
+    fn start_agent(&self, args: &NicArgs, detection: DuplicateDetection) -> Result<Option<Agent>, CliError> {
+        let mut config = AgentConfig::new().duplicate_detection(detection);
         for address in &self.addresses {
             config = config.address(*address);
         }
@@ -109,6 +120,20 @@ impl Nic {
     /// What verbs objects are made from.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// Who answers for its addresses.
+    ///
+    /// # Errors
+    /// The NIC has no queues for it.
+    pub fn agent(&self) -> Result<&Agent, CliError> {
+        self.agent.as_ref().ok_or_else(|| {
+            CliError::Other(format!(
+                "{}: the NIC has no raw Ethernet queues or flow tables for this function, so nobody can answer for its \
+                 addresses (-v says what it lacks)",
+                self.name
+            ))
+        })
     }
 
     /// The GID for a connection to `peer`, or for one to a peer that is not known yet.

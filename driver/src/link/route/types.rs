@@ -383,5 +383,5 @@ fn list(why: &[Reason]) -> String {
     if why.is_empty() {
         return "; the GID table is empty".to_owned();
     }
-    why.iter().map(|reason| format!("\n  {reason}")).collect()
+    why.iter().map(|reason| format!("; {reason}")).collect()
 }
