@@ -51,6 +51,10 @@ pub struct NicArgs {
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub mac: Option<MacAddress>,
 
+    /// Largest IP packet of the port in bytes. By default enough for a path MTU of 4096 bytes.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..=9978))]
+    pub port_mtu: Option<u16>,
+
     /// MAC address of the peer, or of the router to it. By default the peer is asked for it (ARP, neighbour discovery).
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub peer_mac: Option<MacAddress>,

@@ -75,6 +75,9 @@ impl Nic {
         if let Some(mac) = args.mac {
             config = config.mac(mac);
         }
+        if let Some(mtu) = args.port_mtu {
+            config = config.mtu(mtu);
+        }
         let context = Context::open(function, config).map_err(|source| CliError::Open {
             device: device.clone(),
             source: Box::new(source),
