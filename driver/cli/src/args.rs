@@ -139,6 +139,15 @@ pub struct DemoArgs {
     )]
     pub devices: Vec<FunctionAddress>,
 
+    /// Be the side to which the file goes, with one `--device`; the other side is this program elsewhere, which says
+    /// `--connect`. TCP port, 0 for any; over it the sides say where they are.
+    #[arg(long, value_name = "PORT", requires = "devices", conflicts_with_all = ["connect", "file", "size"])]
+    pub listen: Option<u16>,
+
+    /// Be the side that sends the file, with one `--device`, to the side that listens there.
+    #[arg(long, value_name = "HOST:PORT", requires = "devices")]
+    pub connect: Option<String>,
+
     /// Which kind of RoCE frames go over the wire.
     #[arg(long, value_enum, default_value_t = GidKind::RoceV2Ipv4)]
     pub gid: GidKind,

@@ -1,8 +1,10 @@
 //! `ferroce demo`: the whole driver over two NIC models, from firmware bring-up to a checked file.
 
 mod node;
+mod remote;
 mod report;
 mod rig;
+mod side;
 mod traffic;
 
 use std::fs::File;
@@ -23,12 +25,15 @@ use crate::args::{DemoArgs, MAX_BYTES};
 use crate::error::{CliError, chain};
 
 pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
+    if args.listen.is_some() || args.connect.is_some() {
+        return remote::run(args);
+    }
     let started = Instant::now();
     let content = content(args)?;
     // Opened first: a copy that can't be kept is said before anything is transferred.
     let out = args.out.as_deref().map(open_out).transpose()?;
     let mut rig = Rig::start(args)?;
-    let nodes = [Node::open(&rig, 0)?, Node::open(&rig, 1)?];
+    let nodes = [Node::open(rig.function(0)?, 0)?, Node::open(rig.function(1)?, 1)?];
     rig.connected();
     let bring_up = started.elapsed();
     let mut report = Report::new(args, &nodes, bring_up, content.len());

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ferroce::context::{CloseReport, Context, OpenConfig};
+use ferroce::function::PciFunction;
 use ferroce::gid::{Gid, RoceVersion};
 
-use super::rig::Rig;
 use crate::args::GidKind;
 use crate::error::{CliError, chain};
 
@@ -21,9 +21,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Brings NIC `index` up.
-    pub fn open(rig: &Rig, index: usize) -> Result<Node, CliError> {
-        let function = rig.function(index)?;
+    /// Brings a NIC up with the addresses of side `index`, 0 or 1.
+    pub fn open(function: Arc<dyn PciFunction>, index: usize) -> Result<Node, CliError> {
         let device = function.address().clone();
         let mut addresses = [IpAddr::from([0, 0, 0, 0]); 2];
         let mut config = OpenConfig::new();

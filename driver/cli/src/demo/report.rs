@@ -23,7 +23,7 @@ pub struct Report {
     seed: u64,
     nics: Vec<NicReport>,
     bring_up_ms: f64,
-    bytes: usize,
+    pub bytes: usize,
     bandwidth: BTreeMap<&'static str, Bandwidth>,
     latency_us: Option<Latency>,
     pub completions: u64,
@@ -85,7 +85,7 @@ struct Check {
 }
 
 impl Report {
-    pub fn new(args: &DemoArgs, nodes: &[Node; 2], bring_up: Duration, bytes: usize) -> Report {
+    pub fn new(args: &DemoArgs, nodes: &[Node], bring_up: Duration, bytes: usize) -> Report {
         Report {
             transport: match args.transport {
                 _ if !args.devices.is_empty() => "given devices",
@@ -181,8 +181,10 @@ impl Report {
         }
         writeln!(
             out,
-            "both up in {:.1} ms, over {}",
-            self.bring_up_ms, self.transport
+            "{}up in {:.1} ms, over {}",
+            if self.nics.len() == 2 { "both " } else { "" },
+            self.bring_up_ms,
+            self.transport
         )?;
         writeln!(
             out,
