@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   verbs        PD, MR, CQ, QP: what programs use
+//!   cm           connections by IP address and port, as Linux's RDMA CM makes them
 //!   link         the NIC's addresses: ARP, neighbour discovery, echo; which GID reaches whom
 //!   ethernet     raw Ethernet queues and the rules that fill them
 //!   ring         send, receive and completion queues: the fast path

@@ -13,6 +13,9 @@ use crate::fd::EventFd;
 #[derive(Debug)]
 pub(super) struct Cell<T> {
     news: Mutex<VecDeque<T>>,
+    /// The task that waits. Locked within `news`.
+    #[cfg(feature = "tokio")]
+    waker: Mutex<Option<std::task::Waker>>,
     changed: Condvar,
     /// Made when it is first asked for: ten thousand connections must not need ten thousand fds.
     fd: OnceLock<EventFd>,
@@ -22,6 +25,8 @@ impl<T> Default for Cell<T> {
     fn default() -> Self {
         Self {
             news: Mutex::default(),
+            #[cfg(feature = "tokio")]
+            waker: Mutex::default(),
             changed: Condvar::new(),
             fd: OnceLock::new(),
         }
@@ -37,8 +42,20 @@ impl<T> Cell<T> {
         if let Some(fd) = self.fd.get() {
             fd.signal();
         }
+        #[cfg(feature = "tokio")]
+        let waker = lock(&self.waker).take();
         drop(queue);
         self.changed.notify_all();
+        #[cfg(feature = "tokio")]
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Wakes a task at the next news; there is one that waits at a time.
+    #[cfg(feature = "tokio")]
+    pub(super) fn wake_at_news(&self, waker: &std::task::Waker) {
+        *lock(&self.waker) = Some(waker.clone());
     }
 
     /// The oldest news.

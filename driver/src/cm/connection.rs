@@ -197,7 +197,7 @@ impl Connection {
     }
 
     #[cfg(feature = "tokio")]
-    pub(super) fn cell(&self) -> &Arc<Cell<News>> {
+    pub(super) fn cell(&self) -> &Cell<News> {
         &self.cell
     }
 
@@ -463,7 +463,7 @@ impl Connecting {
     }
 
     #[cfg(feature = "tokio")]
-    pub(super) fn cell(&self) -> &Arc<Cell<News>> {
+    pub(super) fn cell(&self) -> &Cell<News> {
         &self.cell
     }
 
@@ -522,7 +522,7 @@ impl Connecting {
             ack_timeout: params.ack_code(),
             retry_count: params.retry_count,
             rnr_retry: params.rnr_retry,
-            srq: false,
+            srq: qp.is_on_srq(),
             private_data,
             deadline: Some(self.deadline),
         };

@@ -135,6 +135,11 @@ impl ConnectingDatagram {
         self.cell.fd()
     }
 
+    #[cfg(feature = "tokio")]
+    pub(super) fn cell(&self) -> &Cell<News> {
+        &self.cell
+    }
+
     fn advance(&mut self, news: News) -> Option<Result<DatagramPeer, LookupError>> {
         match news {
             News::Resolved(Ok(path)) => self.ask(path).err().map(Err),
@@ -249,6 +254,11 @@ impl DatagramListener {
     /// The system has no more file descriptors.
     pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.place.cell.fd()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(super) fn cell(&self) -> &Cell<Incoming> {
+        &self.place.cell
     }
 
     fn request(&self, incoming: Incoming) -> Option<DatagramRequest> {

@@ -185,7 +185,7 @@ impl Listener {
     }
 
     #[cfg(feature = "tokio")]
-    pub(super) fn cell(&self) -> &Arc<Cell<Incoming>> {
+    pub(super) fn cell(&self) -> &Cell<Incoming> {
         &self.place.cell
     }
 
@@ -334,7 +334,7 @@ impl Request {
             responder_resources: agreed.responder_resources,
             initiator_depth: agreed.initiator_depth,
             rnr_retry: params.rnr_retry,
-            srq: false,
+            srq: qp.is_on_srq(),
             private_data: params.private_data.clone(),
             deadline: Some(deadline),
         };
@@ -458,7 +458,7 @@ impl Accepting {
     }
 
     #[cfg(feature = "tokio")]
-    pub(super) fn cell(&self) -> &Arc<Cell<News>> {
+    pub(super) fn cell(&self) -> &Cell<News> {
         &self.cell
     }
 

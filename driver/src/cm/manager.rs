@@ -94,7 +94,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
-        if !self.shared.wait_ended(Instant::now() + DROP_PATIENCE) {
+        if !self.shared.ended().wait(Instant::now() + DROP_PATIENCE) {
             log::warn!("the connection manager's thread is still busy; it ends by itself");
         }
     }
@@ -168,7 +168,7 @@ impl Manager {
         let thread = shared.clone();
         std::thread::Builder::new()
             .name("ferroce-cm".into())
-            .spawn(move || service::serve(&thread, gsi, max_mtu.unwrap_or(Mtu::Mtu256)))?;
+            .spawn(move || service::serve(thread, gsi, max_mtu.unwrap_or(Mtu::Mtu256)))?;
         Ok(Self {
             inner: Arc::new(Handle { shared }),
         })
@@ -264,10 +264,11 @@ impl Manager {
     /// # Errors
     /// [`WaitError::Deadline`] if the thread is still busy; it ends by itself.
     pub fn close(self, deadline: Instant) -> Result<(), WaitError> {
-        let shared = self.inner.shared.clone();
-        shared.stop.store(true, Ordering::Release);
-        shared.wake();
-        if shared.wait_ended(deadline) {
+        let ended = self.inner.shared.ended().clone();
+        self.inner.shared.stop.store(true, Ordering::Release);
+        self.inner.shared.wake();
+        drop(self);
+        if ended.wait(deadline) {
             Ok(())
         } else {
             Err(WaitError::Deadline)

@@ -25,6 +25,8 @@ mod params;
 mod resolver;
 mod service;
 mod shared;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use connection::{Connecting, Connection, Event};
 pub use datagram::{ConnectingDatagram, DatagramListener, DatagramPeer, DatagramRequest};

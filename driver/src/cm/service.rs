@@ -13,7 +13,14 @@ const IDLE: Duration = Duration::from_secs(1);
 /// How long the last datagrams get to leave.
 const LINGER: Duration = Duration::from_millis(200);
 
-pub(super) fn serve(shared: &Arc<Shared>, mut gsi: Gsi, max_mtu: Mtu) {
+pub(super) fn serve(shared: Arc<Shared>, gsi: Gsi, max_mtu: Mtu) {
+    let ended = shared.ended().clone();
+    run(&shared, gsi, max_mtu);
+    drop(shared);
+    ended.set();
+}
+
+fn run(shared: &Arc<Shared>, mut gsi: Gsi, max_mtu: Mtu) {
     let reason = loop {
         if let Err(error) = turn(shared, &mut gsi, max_mtu) {
             break error.to_string();
@@ -36,7 +43,6 @@ pub(super) fn serve(shared: &Arc<Shared>, mut gsi: Gsi, max_mtu: Mtu) {
     flush(shared, &mut gsi, max_mtu);
     shared.end(reason);
     gsi.close();
-    shared.set_ended();
 }
 
 /// One look at everything.

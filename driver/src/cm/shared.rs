@@ -114,8 +114,7 @@ pub(super) struct Shared {
     pub(super) wake: AtomicBool,
     /// The thread is to end.
     pub(super) stop: AtomicBool,
-    ended: Mutex<bool>,
-    ended_changed: Condvar,
+    ended: Arc<Ended>,
     resolving: Mutex<HashMap<IpAddr, Vec<Waiter>>>,
     paths: Mutex<HashMap<IpAddr, (Path, Instant)>>,
     /// Keyed by the system's randomness, so that what it makes of a counter can't be guessed.
@@ -155,8 +154,7 @@ impl Shared {
             }),
             wake: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            ended: Mutex::new(false),
-            ended_changed: Condvar::new(),
+            ended: Arc::default(),
             resolving: Mutex::default(),
             paths: Mutex::default(),
             random: RandomState::new(),
@@ -247,11 +245,15 @@ impl Shared {
             None => resolving.insert(address, vec![waiter]),
         };
         drop(resolving);
-        let shared = self.clone();
+        // A resolver that takes its time keeps neither the manager nor its device.
+        let (shared, resolver) = (Arc::downgrade(self), self.resolver.clone());
         let spawned = std::thread::Builder::new()
             .name("ferroce-resolve".into())
             .spawn(move || {
-                let found = shared.resolver.resolve(address, deadline);
+                let found = resolver.resolve(address, deadline);
+                let Some(shared) = shared.upgrade() else {
+                    return;
+                };
                 let waiters = lock(&shared.resolving).remove(&address).unwrap_or_default();
                 shared.resolved(address, waiters, found);
             });
@@ -373,20 +375,33 @@ impl Shared {
         drop((pen, to_pen));
     }
 
-    /// The thread is gone, and QP 1 with it.
-    pub(super) fn set_ended(&self) {
+    /// What tells of the thread's end.
+    pub(super) fn ended(&self) -> &Arc<Ended> {
+        &self.ended
+    }
+}
+
+/// Tells that the manager's thread is gone, and with it QP 1 and its hold on the context.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    pub(super) fn set(&self) {
         *lock(&self.ended) = true;
-        self.ended_changed.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits for the thread's end: whether it came.
-    pub(super) fn wait_ended(&self, deadline: Instant) -> bool {
+    pub(super) fn wait(&self, deadline: Instant) -> bool {
         let mut ended = lock(&self.ended);
         while !*ended {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                 return false;
             };
-            let waited = self.ended_changed.wait_timeout(ended, left);
+            let waited = self.changed.wait_timeout(ended, left);
             ended = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
         true

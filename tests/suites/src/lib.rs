@@ -14,3 +14,8 @@ pub mod traffic;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The code in docs/connections.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/connections.md")]
+pub struct Connections;

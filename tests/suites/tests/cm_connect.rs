@@ -476,9 +476,10 @@ fn c03_a_peer_that_comes_back_is_told_that_it_is_stale_and_then_let_in() {
     // The power fails: nothing that is said reaches the peer.
     testbed.set_cable(false);
     drop(first);
-    let manager = a.manager.clone();
+    let (manager, context) = (a.manager.clone(), a.context.clone());
     drop(a);
     manager.close(soon()).unwrap();
+    context.close().unwrap();
     testbed.set_cable(true);
     let mut a = Host::on(open(&testbed, 0), 0, &config());
     let mut others = Vec::new();

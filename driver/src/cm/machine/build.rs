@@ -11,11 +11,11 @@ use crate::verbs::{Mtu, Path};
 /// A datagram's bytes.
 pub(super) type Mad = Box<[u8; MAD_BYTES]>;
 
-/// RoCE has no local ids (IBTA annex A16.4.3): a request has the permissive one.
+/// RoCE has no local ids (IBTA annex A16): a request has the permissive one.
 const PERMISSIVE_LID: u16 = 0xffff;
 /// The default partition, RoCE's only one.
 pub(super) const PKEY: u16 = 0xffff;
-/// `message_rejected` and `message_mraed` (IBTA vol. 1, 12.6.6.1): REQ.
+/// `message_rejected` and `message_mraed` (IBTA vol. 1, 12.6.6): REQ.
 pub(super) const OF_REQ: u8 = 0;
 /// REP.
 pub(super) const OF_REP: u8 = 1;
@@ -23,7 +23,7 @@ pub(super) const OF_REP: u8 = 1;
 pub(super) const OF_OTHER: u8 = 2;
 /// What the NIC may take for an acknowledgement: 134 ms, as Linux says for NICs that don't tell.
 const ACK_DELAY: u8 = 15;
-/// `ar_status` of an APR (IBTA vol. 1, 12.8.2.1): communication id not known.
+/// `ar_status` of an APR (IBTA vol. 1, 12.8.2): communication id not known.
 pub(super) const APR_INVALID_COMM_ID: u8 = 1;
 /// Alternate paths are not offered.
 pub(super) const APR_UNSUPPORTED: u8 = 2;
@@ -109,7 +109,7 @@ pub(super) fn rep(
     message.set_responder_resources(with.responder_resources);
     message.set_initiator_depth(with.initiator_depth);
     message.set_target_ack_delay(ACK_DELAY)?;
-    // Where the peer named an alternate path: failover is not offered (IBTA vol. 1, 12.7.31).
+    // Where the peer named an alternate path: failover is not offered (IBTA vol. 1, 12.7).
     message.set_failover_accepted(u8::from(conn.alternate))?;
     message.set_rnr_retry_count(with.rnr_retry)?;
     message.set_srq(with.srq);

@@ -149,7 +149,7 @@ impl Machine {
     }
 
     /// The queue pair has received something: the connection is established, though no RTU has come yet (IBTA vol. 1,
-    /// 12.9.8.4). Nothing happens if it was known.
+    /// 12.9). Nothing happens if it was known.
     pub fn communication_established(&mut self, id: CommId) {
         if self.in_state(id, "be established", &[State::RepSent]).is_ok() {
             self.established(id);

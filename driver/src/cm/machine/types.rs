@@ -20,7 +20,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// `transport_service_type` of a REQ (IBTA vol. 1, 12.7.6).
+    /// `transport_service_type` of a REQ (IBTA vol. 1, 12.7).
     pub(super) fn code(self) -> u8 {
         match self {
             Transport::Rc => 0,
@@ -118,7 +118,7 @@ pub struct ConnectRequest {
     pub transport: Transport,
     /// The queue pair (24 bits).
     pub qpn: u32,
-    /// PSN that the peer shall begin with (24 bits): what this side's receive queue expects (IBTA vol. 1, 12.7.10).
+    /// PSN that the peer shall begin with (24 bits): what this side's receive queue expects (IBTA vol. 1, 12.7).
     pub psn: u32,
     /// Path MTU.
     pub mtu: Mtu,

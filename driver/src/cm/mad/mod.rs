@@ -24,7 +24,7 @@ const BASE_VERSION: u8 = 1;
 const CLASS: u8 = 0x07;
 /// `class_version`.
 const CLASS_VERSION: u8 = 2;
-/// `method`: ComMgtSend is the only one (IBTA vol. 1, 16.7.2).
+/// `method`: ComMgtSend is the only one (IBTA vol. 1, 16.7).
 const METHOD_SEND: u8 = 0x03;
 
 /// Bytes that are no datagram of the connection manager.
@@ -54,7 +54,7 @@ pub enum MadError {
 
 /// One kind of message.
 pub trait CmMessage: Layout + Default {
-    /// `attribute_id` (IBTA vol. 1, 16.7.3).
+    /// `attribute_id` (IBTA vol. 1, 16.7).
     const ATTRIBUTE: u16;
     /// Bytes of private data, which end the datagram.
     const PRIVATE_DATA: usize;

@@ -110,7 +110,7 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// What an SIDR_REP says (IBTA vol. 1, 12.11.2.2).
+/// What an SIDR_REP says (IBTA vol. 1, 12.11.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum SidrStatus {
