@@ -3,7 +3,7 @@
 
 import re
 
-from lab import linux, run, wire
+from lab import linux, run, rxe, wire
 
 # A pair of programs: what the server runs, what the client runs, how to see that the server is ready, and the test.
 TCP = "ss -tln | grep -qE ':(18515|18516) '"
@@ -158,6 +158,8 @@ def one_profile(task, arguments, profile):
         refused = linux.refusals(model)
         task.check("%s: no complaint of the model's" % guest.name, not refused, "\n".join(refused[:10]))
         guest.stop()
+    if arguments.full:
+        rxe.check_frames(task, profile, task.folder / (profile + ".pcap"), 10_000)
 
 
 def body(task, arguments):
