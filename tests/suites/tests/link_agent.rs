@@ -13,10 +13,11 @@ use ferroce::link::{
     NeighbourKey, ResolveError, RouteError, RouteQuery, Timing, Via,
 };
 use ferroce::port::MacAddress;
+use ferroce::verbs::{Payload, QpConfig, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts};
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::profile::Profile;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
-use ferroce_suites::pair::{PATIENCE, mac};
+use ferroce_suites::pair::{PATIENCE, Side, mac};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -338,6 +339,46 @@ fn g08_vlans_have_their_own_addresses_gids_and_neighbours() {
         tagged.windows(6).filter(|bytes| *bytes == tag).count() >= 2,
         "ARP went through the VLAN"
     );
+}
+
+#[test]
+fn queue_pairs_are_connected_by_the_agents_ways() {
+    let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
+    let (of_a, of_b) = (
+        ["10.9.0.1/24", "fd00:9:1::1/64@100"],
+        ["10.9.0.2/24", "fd00:9:1::2/64@100"],
+    );
+    let (a, b) = (agent(&testbed, 0, &of_a), agent(&testbed, 1, &of_b));
+    for (own, peer) in [("10.9.0.1", "10.9.0.2"), ("fd00:9:1::1", "fd00:9:1::2")] {
+        let mut sides = [&a, &b].map(|agent| Side::on(agent.context().clone(), &QpConfig::default()));
+        let ways = [(&a, peer), (&b, own)].map(|(agent, to)| {
+            let route = agent.route_to(ip(to), soon()).expect("a way");
+            route.path().expect("the MAC is known")
+        });
+        let qpns = [sides[1].qp.qpn(), sides[0].qp.qpn()];
+        for ((side, path), qpn) in sides.iter_mut().zip(ways).zip(qpns) {
+            side.qp.modify_to_init(&ToInit::default()).expect("INIT");
+            side.qp.modify_to_rtr(&ToRtr::new(path, qpn, 7)).expect("RTR");
+            side.qp.modify_to_rts(&ToRts::new(7)).expect("RTS");
+        }
+        let [from, to] = &mut sides;
+        from.fill(0x5a);
+        let sges = [from.mr.sge(0..10_000).expect("within")];
+        let op = SendOp::Write {
+            data: Payload::Gather(&sges),
+            remote: to.mr.remote(64),
+            imm: None,
+        };
+        let flags = SendFlags::SIGNALED;
+        from.qp
+            .post_send(&SendWr { wr_id: 1, op, flags })
+            .expect("posted");
+        from.qp.ring_send();
+        assert_eq!(from.success().wr_id, 1);
+        assert_eq!(to.bytes(64, 10_000), from.bytes(0, 10_000), "{own} to {peer}");
+    }
+    drop((a, b));
+    assert_clean(&testbed);
 }
 
 #[test]
