@@ -57,6 +57,8 @@ pub struct Context {
     progress: Mutex<Progress>,
     service: Mutex<Option<Service>>,
     closed: AtomicBool,
+    /// The raw Ethernet queues are somebody's: there is one set, since there is one root of the flow tables.
+    ethernet_taken: AtomicBool,
 }
 
 impl fmt::Debug for Context {
@@ -136,6 +138,7 @@ impl Context {
             progress: Mutex::new(progress),
             service: Mutex::new(service),
             closed: AtomicBool::new(false),
+            ethernet_taken: AtomicBool::new(false),
         }))
     }
 
@@ -347,6 +350,16 @@ impl Context {
     /// Where a `Drop` leaves what firmware has to destroy.
     pub(crate) fn reaper(&self) -> ReaperHandle<'_> {
         ReaperHandle(self)
+    }
+
+    /// Takes the right to raw Ethernet queues; false if somebody has it.
+    pub(crate) fn take_ethernet(&self) -> bool {
+        !self.ethernet_taken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gives the right to raw Ethernet queues back.
+    pub(crate) fn release_ethernet(&self) {
+        self.ethernet_taken.store(false, Ordering::Release);
     }
 
     fn has_service(&self) -> bool {

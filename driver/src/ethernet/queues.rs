@@ -117,17 +117,40 @@ pub struct EthernetQueues {
     scratch: Vec<u8>,
     counters: EthernetCounters,
     _index: UserIndexGuard,
+    _right: Right,
     context: Arc<Context>,
+}
+
+/// The right to a NIC's raw Ethernet queues.
+#[derive(Debug)]
+struct Right(Arc<Context>);
+
+impl Right {
+    fn take(context: &Arc<Context>) -> Result<Right, CreateError> {
+        if context.take_ethernet() {
+            return Ok(Right(context.clone()));
+        }
+        let object = "raw Ethernet queues (a link agent's, perhaps)";
+        Err(CreateError::Taken { object })
+    }
+}
+
+impl Drop for Right {
+    fn drop(&mut self) {
+        self.0.release_ethernet();
+    }
 }
 
 impl EthernetQueues {
     /// Makes the queues and brings them to work.
     ///
     /// # Errors
-    /// [`CreateError::Capability`] names what the device lacks (`eth_net_offloads`, `nic_flow_table`),
+    /// [`CreateError::Taken`] where the NIC has some already, [`CreateError::Capability`] names what the device lacks
+    /// (`eth_net_offloads`, `nic_flow_table`),
     /// [`CreateError::Limit`] a number that it doesn't take; or what memory or firmware say.
     pub fn open(context: &Arc<Context>, config: &EthernetConfig) -> Result<EthernetQueues, CreateError> {
         check(context, config)?;
+        let _right = Right::take(context)?;
         steering::check(context)?;
         let port = context.port_attributes().map_err(CreateError::Port)?;
         let max_frame = usize::from(port.mtu) + L2_BYTES;
@@ -206,6 +229,7 @@ impl EthernetQueues {
             scratch: Vec::with_capacity(stride),
             counters: EthernetCounters::default(),
             _index: index,
+            _right,
             context: context.clone(),
         };
         for slot in 0..config.receive_buffers {

@@ -70,6 +70,12 @@ pub enum CreateError {
         /// What it lacks.
         what: &'static str,
     },
+    /// There can be only one, and there is one.
+    #[error("the NIC has {object} already, and there can be only one of them")]
+    Taken {
+        /// What there is, such as "raw Ethernet queues (a link agent's, perhaps)".
+        object: &'static str,
+    },
     /// Objects of two devices were to be joined.
     #[error("the {object} belongs to another device than the protection domain")]
     OtherDevice {

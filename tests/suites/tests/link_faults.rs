@@ -122,6 +122,22 @@ fn a_device_without_raw_queues_is_named() {
 }
 
 #[test]
+fn there_is_one_set_of_raw_queues() {
+    let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
+    let context = open(&testbed, 0);
+    let agent = Agent::start(&context, AgentConfig::new()).expect("an agent");
+    let refused = Agent::start(&context, AgentConfig::new()).unwrap_err();
+    assert!(
+        matches!(&refused, LinkError::Queues(CreateError::Taken { .. })),
+        "{refused}"
+    );
+    // The first one's rules still stand.
+    assert_eq!(testbed.stats(0).expect("a NIC").firmware_violations, 0);
+    drop(agent);
+    Agent::start(&context, AgentConfig::new()).expect("free again");
+}
+
+#[test]
 fn frames_have_lengths_and_queues_an_end() {
     let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
     let context = open(&testbed, 0);
