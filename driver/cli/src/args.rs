@@ -12,6 +12,7 @@ use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
 use crate::pingpong::PingpongArgs;
 use crate::route::RouteArgs;
+use crate::rping::RpingArgs;
 
 /// A kernel-bypass driver for RoCE NICs.
 #[derive(Debug, Parser)]
@@ -37,6 +38,7 @@ impl Command {
             Command::Bind(args) => args.host.json,
             Command::Unbind(args) => args.host.json,
             Command::Pingpong(args) => args.json,
+            Command::Rping(args) => args.json,
             Command::Operations(_) => true,
             Command::Route(args) => args.json,
             Command::Link(args) => args.json,
@@ -68,6 +70,9 @@ pub enum Command {
     /// Send messages to and fro, and say how long they take. The peer is another `ferroce pingpong`, or `ibv_rc_pingpong`
     /// and its siblings on Linux.
     Pingpong(PingpongArgs),
+    /// Connect by the connection manager and let the server read from the client and write back, again and again. The peer
+    /// is another `ferroce rping`, or `rping` on Linux.
+    Rping(RpingArgs),
     /// All RC operations by chance with a program at the other end, for tests.
     #[command(hide = true)]
     Operations(OperationsArgs),

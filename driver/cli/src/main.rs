@@ -19,6 +19,7 @@ mod output;
 mod pingpong;
 mod report;
 mod route;
+mod rping;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Route(args) => route::run(&args),
         Command::Link(args) => link::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Rping(args) => rping::run(&args, cli.verbose > 0),
         Command::Unbind(args) => bind::unbind(&args),
     };
     let code = result.unwrap_or_else(|error: CliError| {

@@ -16,7 +16,7 @@ fn a_file_goes_from_one_program_to_another_and_back() {
     let model = Model::start(&["--profile", "connectx5"]);
     let folder = tempfile::tempdir().unwrap();
     let (file, copy) = (folder.path().join("file"), folder.path().join("copy"));
-    let content: Vec<u8> = (0..3_000_001u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let content: Vec<u8> = (0..3_000_001u32).map(|i| ((i * 7) >> 3) as u8).collect();
     std::fs::write(&file, &content).unwrap();
     let mut listening = ferroce(["demo", "--listen", "0", "--device", &device(&model, 1), "--out"])
         .arg(&copy)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -68,6 +69,13 @@ class Program:
                         return
             time.sleep(0.05)
         raise run.Failed("%s does not listen at port %d: %s" % (self.name, port, self.tail()))
+
+    def says(self, text, timeout=60):
+        """Returns when its first line, which has to have `text`, has come."""
+        ready, _, _ = select.select([self.process.stdout], [], [], timeout)
+        line = self.process.stdout.readline().decode(errors="replace") if ready else ""
+        if text not in line:
+            raise run.Failed("%s does not say %r: %r %s" % (self.name, text, line, self.tail()))
 
     def result(self, timeout=120):
         """Waits for its end: exit status, and the JSON object that it printed."""

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferroce::cm::Manager;
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::{self, FunctionAddress, InProcess, PciFunction};
 use ferroce::gid::Gid;
@@ -31,7 +32,7 @@ pub struct Nic {
     priority: u8,
     traffic_class: u8,
     /// Answers for the NIC's addresses and finds others'; `None` where the NIC has no queues for it.
-    agent: Option<Agent>,
+    agent: Option<Arc<Agent>>,
     /// Goes after the context.
     model: Option<Model>,
 }
@@ -98,7 +99,11 @@ impl Nic {
     }
 
     /// Lets somebody answer for the NIC's addresses.
-    fn start_agent(&self, args: &NicArgs, detection: DuplicateDetection) -> Result<Option<Agent>, CliError> {
+    fn start_agent(
+        &self,
+        args: &NicArgs,
+        detection: DuplicateDetection,
+    ) -> Result<Option<Arc<Agent>>, CliError> {
         let mut config = AgentConfig::new().duplicate_detection(detection);
         for address in &self.addresses {
             config = config.address(*address);
@@ -107,7 +112,7 @@ impl Nic {
             config = config.gateway(*gateway);
         }
         match Agent::start(&self.context, config) {
-            Ok(agent) => Ok(Some(agent)),
+            Ok(agent) => Ok(Some(Arc::new(agent))),
             Err(error @ LinkError::Queues(_)) => {
                 log::warn!(
                     "{}: nobody answers for its addresses, and peers' MAC addresses have to be given with --peer-mac: {}",
@@ -129,7 +134,7 @@ impl Nic {
     ///
     /// # Errors
     /// The NIC has no queues for it.
-    pub fn agent(&self) -> Result<&Agent, CliError> {
+    pub fn agent(&self) -> Result<&Arc<Agent>, CliError> {
         self.agent.as_ref().ok_or_else(|| {
             CliError::Other(format!(
                 "{}: the NIC has no raw Ethernet queues or flow tables for this function, so nobody can answer for its \
@@ -146,6 +151,15 @@ impl Nic {
     pub fn gid(&self, peer: Option<Gid>) -> Result<LocalGid, CliError> {
         gids::choose(&self.context.gids().entries(), self.choice, peer, &self.addresses)
             .map_err(|reason| CliError::Other(format!("{}: {reason}", self.name)))
+    }
+
+    /// A connection manager, which finds peers by the link agent. It has to be closed before the NIC.
+    ///
+    /// # Errors
+    /// The NIC has no queues for an agent, or QP 1 can't be made.
+    pub fn connection_manager(&self) -> Result<Manager, CliError> {
+        let agent = self.agent()?;
+        Manager::start(&self.context, agent.clone()).map_err(failed("connection manager"))
     }
 
     /// The way to a peer.

@@ -95,8 +95,8 @@ fn play(args: &OperationsArgs, nic: &Nic) -> Result<BTreeMap<String, u64>, CliEr
             patience: args.patience(),
         };
         match from {
-            Role::Host => batch.from_host(&mut side, &mut talk, &mut ours, &mut theirs)?,
-            Role::Guest => batch.from_guest(&mut side, &mut talk, &mut ours, &mut theirs)?,
+            Role::Host => batch.begun_here(&mut side, &mut talk, &mut ours, &mut theirs)?,
+            Role::Guest => batch.begun_there(&mut side, &mut talk, &mut ours, &mut theirs)?,
         }
     }
     talk.end()?;
@@ -111,7 +111,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    fn from_host(
+    fn begun_here(
         &self,
         side: &mut Side,
         talk: &mut Talk,
@@ -130,7 +130,7 @@ impl Batch<'_> {
         plan::check_report(&report, theirs, &plan::arrivals(self.ops, &keys))
     }
 
-    fn from_guest(
+    fn begun_there(
         &self,
         side: &mut Side,
         talk: &mut Talk,

@@ -1,5 +1,7 @@
 //! A server and a client of a tool, each a process with a NIC model of its own, on one wire.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
