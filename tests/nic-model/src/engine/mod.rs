@@ -25,6 +25,7 @@ mod lifecycle;
 mod memory;
 pub mod multicast;
 mod outcome;
+mod queue_pairs;
 mod record;
 mod recv;
 mod refs;

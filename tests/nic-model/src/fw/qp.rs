@@ -82,6 +82,9 @@ fn check_new(fw: &Firmware, qpc: &Qpc) -> Result<(), Refusal> {
     if !qpc.dbr_addr().is_multiple_of(8) {
         return Err(Refusal::bad_field("dbr_addr is not aligned to 8"));
     }
+    if qpc.deth_sqpn() != 0 && !caps.set_deth_sqpn() {
+        return Err(Refusal::no_capability("set_deth_sqpn"));
+    }
     if qpc.wq_signature() && !caps.wq_signature() {
         return Err(Refusal::no_capability("wq_signature"));
     }

@@ -196,6 +196,30 @@ fn t16_a_datagram_over_ipv6_has_the_whole_header() {
 }
 
 #[test]
+fn t16_a_datagram_of_roce_v1_has_the_grh_itself() {
+    let mut pair = pair_of(UD);
+    for (side, last) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
+        let mut gid = side.dp.roce_address(IPV6 as u16).unwrap();
+        gid.set_roce_version(0);
+        side.dp.set_roce_address(9, Some(&gid)).unwrap();
+        assert_eq!(gid.source_l3_address(15), last);
+    }
+    let at = pair.b.receive_at(100);
+    let to = To {
+        gid: ip6(2),
+        index: 9,
+        ..To::new(2, pair.b.qpn)
+    };
+    pair.a.send_to(to, b"v1", None);
+    pair.run();
+    let cqe = pair.b.poll().unwrap();
+    assert_eq!(be32(&cqe, 0x18), 1 << 28 | pair.a.qpn);
+    let got = pair.b.bytes(at, 42);
+    // Next header: a BTH.
+    assert_eq!((got[6], &got[40..]), (0x1b, &b"v1"[..]));
+}
+
+#[test]
 fn an_empty_datagram_is_40_bytes_long() {
     let mut pair = pair_of(UD);
     pair.b.receive_at(40);
