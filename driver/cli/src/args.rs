@@ -7,6 +7,7 @@ use ferroce::function::{FunctionAddress, PciAddress};
 use ferroce::host::Host;
 use ferroce::port::MacAddress;
 
+use crate::cmtools::CmArgs;
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
@@ -39,6 +40,7 @@ impl Command {
             Command::Unbind(args) => args.host.json,
             Command::Pingpong(args) => args.json,
             Command::Rping(args) => args.json,
+            Command::Ucmatose(args) | Command::Udaddy(args) | Command::Cmtime(args) => args.json,
             Command::Operations(_) => true,
             Command::Route(args) => args.json,
             Command::Link(args) => args.json,
@@ -73,6 +75,15 @@ pub enum Command {
     /// Connect by the connection manager and let the server read from the client and write back, again and again. The peer
     /// is another `ferroce rping`, or `rping` on Linux.
     Rping(RpingArgs),
+    /// Connect by the connection manager and send messages, the server first. The peer is another `ferroce ucmatose`, or
+    /// `ucmatose` on Linux.
+    Ucmatose(CmArgs),
+    /// Find a datagram service by the connection manager and send messages, the client first. The peer is another
+    /// `ferroce udaddy`, or `udaddy` on Linux.
+    Udaddy(CmArgs),
+    /// Make many connections by the connection manager at once, and say how long it takes. The peer is another
+    /// `ferroce cmtime`, or `cmtime` on Linux.
+    Cmtime(CmArgs),
     /// All RC operations by chance with a program at the other end, for tests.
     #[command(hide = true)]
     Operations(OperationsArgs),

@@ -3,6 +3,7 @@
 
 mod args;
 mod bind;
+mod cmtools;
 mod control;
 mod demo;
 mod devices;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
         Command::Exercise(args) => exercise::run(&args),
         Command::Operations(args) => operations::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
+        Command::Ucmatose(args) => cmtools::run(cmtools::Tool::Ucmatose, &args),
+        Command::Udaddy(args) => cmtools::run(cmtools::Tool::Udaddy, &args),
+        Command::Cmtime(args) => cmtools::run(cmtools::Tool::Cmtime, &args),
         Command::Route(args) => route::run(&args),
         Command::Link(args) => link::run(&args),
         Command::Report(args) => report::run(&args),

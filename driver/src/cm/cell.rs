@@ -36,7 +36,13 @@ impl<T> Default for Cell<T> {
 impl<T> Cell<T> {
     /// Adds news. What may be there at a time is bounded by the states that its object can go through.
     pub(super) fn push(&self, news: T) {
+        self.push_in_place_of(news, |_| false);
+    }
+
+    /// Adds news that make older ones pointless.
+    pub(super) fn push_in_place_of(&self, news: T, pointless: impl Fn(&T) -> bool) {
         let mut queue = lock(&self.news);
+        queue.retain(|old| !pointless(old));
         queue.push_back(news);
         // Under the lock, so that it is never taken for older than what another thread takes out.
         if let Some(fd) = self.fd.get() {

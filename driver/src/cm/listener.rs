@@ -449,6 +449,15 @@ impl Accepting {
         }
     }
 
+    /// Tells that something has been received on the queue pair: the peer uses the connection, so that its confirmation must
+    /// have been lost on the way. Without this the connection is known to be made a little later, when the peer has been
+    /// asked again.
+    pub fn communication_established(&self) {
+        let shared = &self.manager.inner.shared;
+        shared.core().machine.communication_established(self.id);
+        shared.wake();
+    }
+
     /// What is readable when [`Self::try_finish`] has something to do, for any event loop. Not to be read from.
     ///
     /// # Errors

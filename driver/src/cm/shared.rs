@@ -226,7 +226,12 @@ impl Shared {
     /// Asks the resolver in a thread of its own, once for all that want the same address.
     fn resolve_slowly(self: &Arc<Self>, address: IpAddr, waiter: Waiter, deadline: Instant) {
         let mut resolving = lock(&self.resolving);
-        let busy = resolving.len() >= MAX_RESOLVING;
+        // Anybody can send from any address: that leaves room for this side's own wishes.
+        let most = match waiter {
+            Waiter::Connecting(_) => MAX_RESOLVING,
+            Waiter::Datagram(_) => MAX_RESOLVING / 2,
+        };
+        let busy = resolving.len() >= most;
         match resolving.get_mut(&address) {
             Some(waiters) if waiters.len() < MAX_WAITING || matches!(waiter, Waiter::Connecting(_)) => {
                 waiters.push(waiter);
@@ -235,7 +240,7 @@ impl Shared {
             Some(_) => return,
             None if busy => {
                 drop(resolving);
-                let reason = format!("{MAX_RESOLVING} other addresses are being resolved");
+                let reason = format!("{most} other addresses are being resolved");
                 return self.resolved(
                     address,
                     vec![waiter],
@@ -342,7 +347,9 @@ impl Shared {
             if now != Some(was)
                 && let Some(cell) = core.cells.get(&id)
             {
-                cell.push(News::PathLost(PathChange { address, was, now }));
+                // The latest is what counts, and nobody may be reading.
+                let news = News::PathLost(PathChange { address, was, now });
+                cell.push_in_place_of(news, |old| matches!(old, News::PathLost(_)));
             }
         }
     }

@@ -503,6 +503,26 @@ fn letting_go_tells_the_peer_whatever_the_state() {
 }
 
 #[test]
+fn a_message_on_the_queue_pair_stands_for_an_rtu_that_was_lost() {
+    let mut net = Net::new(18, Wire::default());
+    net.connect();
+    net.settle_until(|net| !net.sides[0].established.is_empty());
+    // The RTU is on its way; the first message overtakes it.
+    let lost = std::mem::take(&mut net.flying);
+    assert_eq!(lost.len(), 1);
+    let Some(MachineEvent::Requested(peer, _)) = net.sides[1].events.first().cloned() else {
+        panic!()
+    };
+    net.machines[1].communication_established(peer);
+    net.drain();
+    assert_eq!(net.sides[1].established, [peer]);
+    net.machines[1].communication_established(peer);
+    net.flying = lost;
+    net.settle();
+    assert_eq!(net.sides[1].established, [peer], "once");
+}
+
+#[test]
 fn both_ends_may_end_it_at_once() {
     let mut net = Net::new(11, Wire::default());
     let id = net.connect();

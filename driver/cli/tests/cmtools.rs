@@ -1,0 +1,94 @@
+//! `ferroce ucmatose`, `udaddy` and `cmtime` between two processes, each with a NIC model of its own.
+
+mod common;
+
+#[path = "common/pair.rs"]
+#[allow(dead_code, reason = "each test binary uses a part")]
+mod pair;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use common::{Said, ferroce, run};
+use pair::Pair;
+use serde_json::Value;
+
+/// A server of a tool, and a client that connects to `address`. `options` are for both.
+fn both(tool: &str, options: &[&str], address: &str) -> (Said, Said) {
+    let pair = Pair::new();
+    let mut process = ferroce([tool])
+        .args(pair.nic(0))
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
+    let mut text = String::new();
+    out.read_line(&mut text).expect("UTF-8");
+    assert!(text.starts_with("listening at 0.0.0.0:"), "{text}");
+    let args = [tool, "-s", address, "--json"].map(str::to_string).into_iter();
+    let client = run(args
+        .chain(pair.nic(1))
+        .chain(options.iter().map(|option| option.to_string())));
+    if client.code != Some(0) {
+        // It might wait for long.
+        let _ = process.kill();
+    }
+    out.read_to_string(&mut text).expect("UTF-8");
+    let output = process.wait_with_output().expect("a child");
+    let server = Said {
+        code: output.status.code(),
+        out: text,
+        err: String::from_utf8(output.stderr).expect("UTF-8"),
+    };
+    (server, client)
+}
+
+#[track_caller]
+fn well((server, client): &(Said, Said)) -> Value {
+    assert_eq!(client.code, Some(0), "{client:?}\n{server:?}");
+    assert_eq!(server.code, Some(0), "{server:?}");
+    assert_eq!((client.err.as_str(), server.err.as_str()), ("", ""));
+    serde_json::from_str(client.out.trim()).expect("one object")
+}
+
+#[test]
+fn messages_go_over_each_connection_both_ways() {
+    for (options, address) in [
+        (&["-c", "1"][..], "10.9.0.2"),
+        (&["-c", "5", "-C", "20", "-S", "5000"], "fd00:9::2"),
+        (&["-p", "9"], "fe80::fe:44ff:fe0c:e002"),
+    ] {
+        let result = well(&both("ucmatose", options, address));
+        assert_eq!((&result["ok"], &result["role"]), (&true.into(), &"client".into()));
+        assert_eq!(result["sent"], result["received"]);
+    }
+}
+
+#[test]
+fn datagrams_go_to_a_service_and_back() {
+    for (options, address) in [
+        (&["-c", "1"][..], "10.9.0.2"),
+        (&["-c", "3", "-S", "2000"], "fd00:9::2"),
+    ] {
+        let result = well(&both("udaddy", options, address));
+        let connections = options[1].parse::<u64>().expect("a number");
+        assert_eq!(result["received"], 10 * connections, "{result}");
+    }
+}
+
+#[test]
+fn many_connections_are_made_at_once_and_ended() {
+    let result = well(&both("cmtime", &["-c", "64"], "10.9.0.2"));
+    assert_eq!(result["connections"], 64);
+}
+
+#[test]
+fn nobody_there_and_messages_of_another_size_are_told() {
+    let pair = Pair::new();
+    let alone = ["cmtime", "-s", "10.9.0.2", "--timeout", "1"].map(str::to_string);
+    let said = run(alone.into_iter().chain(pair.nic(1)));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    assert!(said.err.contains("nobody answered for 10.9.0.2"), "{said:?}");
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""ferroce's connection manager with librdmacm's ucmatose, udaddy and cmtime on Linux's Soft-RoCE, either as client and as
+server."""
+
+import re
+
+from lab import run, rxe
+
+# Tool, kind of address, options of both sides.
+QUICK = [
+    ("ucmatose", "ipv4", "-c 1 -C 10 -S 100"),
+    ("ucmatose", "ipv6", "-c 4 -C 20 -S 3000"),
+    ("udaddy", "ipv4", "-c 1 -C 10 -S 100"),
+    ("udaddy", "ipv6", "-c 3 -C 10 -S 1000"),
+    ("cmtime", "ipv4", "-c 50"),
+]
+FULL = [
+    ("ucmatose", "link-local", "-c 1 -C 100 -S 65536"),
+    ("ucmatose", "ipv4", "-c 100 -C 4 -S 64"),
+    ("udaddy", "link-local", "-c 1 -C 10 -S 4096"),
+    ("udaddy", "ipv4", "-c 50 -C 2 -S 64"),
+    ("cmtime", "ipv6", "-c 500"),
+]
+
+
+def addresses(kind):
+    """ferroce's and the guest's."""
+    if kind == "link-local":
+        return rxe.link_local(rxe.NIC_MAC), rxe.link_local(rxe.GUEST_MAC) + "%wire"
+    return rxe.ADDRESSES[kind]
+
+
+def as_client(peer, name, case):
+    """The server is in the guest."""
+    tool, kind, options = case
+    server = peer.guest.run_in_background("timeout 80 %s %s" % (tool, options), timeout=90)
+    theirs = addresses(kind)[1].split("%")[0]
+    # It listens nowhere that can be seen; who is too early is told so, and asks again.
+    code, result, program = 1, {}, None
+    for attempt in range(10):
+        program = rxe.Program(peer, "%s-%d" % (name, attempt), [tool, "-s", theirs], options.split() + ["--json"])
+        code, result = program.start().result()
+        if code == 0 or "nobody listens" not in program.tail():
+            break
+    return program, code, result, server.result()
+
+
+def as_server(peer, name, case):
+    """The client is in the guest."""
+    tool, kind, options = case
+    program = rxe.Program(peer, name, [tool], options.split() + ["--json"]).start()
+    ours = addresses(kind)[0] + ("%wire" if kind == "link-local" else "")
+    command = "for i in $(seq 40); do timeout 60 %s -s %s %s && exit 0; sleep 0.25; done; exit 1" % (tool, ours, options)
+    client = peer.guest.run(command, timeout=120, check=False)
+    code, result = program.result()
+    return program, code, result, client
+
+
+def play(peer, number, role, case):
+    """One game, and all that can be checked of it."""
+    tool, kind, options = case
+    what = "%s %s over %s, ferroce as %s" % (tool, options, kind, role)
+    name = "%02d-%s-%s-%s" % (number, tool, kind, role)
+    before = peer.counters()
+    program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
+    right = code == 0 and other.code == 0 and result.get("ok") is True
+    peer.task.check(what, right, "%s\n%s\n%s" % (result, program.tail(), other))
+    if not right:
+        return
+    if tool == "cmtime":
+        peer.task.note("%s: %d connections in %.3f s" % (what, result["connections"], result["seconds"]))
+    grown = {name: now - before[name] for name, now in peer.counters().items()
+             if name in rxe.FAULTS and now != before[name]}
+    peer.task.check("%s: rxe counts no fault" % what, not grown, grown)
+    connections = int(re.search(r"-c (\d+)", options).group(1))
+    rxe.check_frames(peer.task, what, program.pcap, 2 * connections)
+
+
+def body(task, arguments):
+    """Soft-RoCE in a guest and ferroce on the host: connections by RDMA CM both ways, over IPv4 and IPv6."""
+    peer = rxe.Peer(task)
+    number = 0
+    for case in QUICK + (FULL if arguments.full else []):
+        for role in ("client", "server"):
+            number += 1
+            play(peer, number, role, case)
+    bad = [line for line in peer.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]
+    task.check("rxe found each ICRC right", not bad, "\n".join(bad[:5]))
+
+
+if __name__ == "__main__":
+    run.main("rxe-cm", body)
