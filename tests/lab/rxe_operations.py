@@ -15,7 +15,7 @@ def play(peer, name, case, count, seed):
     """One run, and all that can be checked of it."""
     _, kind, mtu, _, options = case
     before = peer.counters()
-    script = "python3 /share/operations_peer.py --gid-index %d --port %d" % (peer.gids[kind], PORT)
+    script = "python3 /share/operations_peer.py --device %s --gid-index %d --port %d" % (peer.DEVICE, peer.gids[kind], PORT)
     running = peer.guest.run_in_background(script, timeout=600)
     peer.listening(PORT)
     arguments = ["--gid", "roce-v2-" + kind, "--mtu", str(mtu), "--count", str(count), "--seed", str(seed),

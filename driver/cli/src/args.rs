@@ -11,6 +11,7 @@ use crate::cmtools::CmArgs;
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
+use crate::perftest::PerftestArgs;
 use crate::pingpong::PingpongArgs;
 use crate::route::RouteArgs;
 use crate::rping::RpingArgs;
@@ -41,7 +42,7 @@ impl Command {
             Command::Pingpong(args) => args.json,
             Command::Rping(args) => args.json,
             Command::Ucmatose(args) | Command::Udaddy(args) | Command::Cmtime(args) => args.json,
-            Command::Operations(_) => true,
+            Command::Operations(_) | Command::Perftest(_) => true,
             Command::Route(args) => args.json,
             Command::Link(args) => args.json,
             Command::Model(_) | Command::Exercise(_) | Command::Report(_) => false,
@@ -92,6 +93,9 @@ pub enum Command {
     Route(RouteArgs),
     /// Bring a NIC up and answer for its addresses (ARP, neighbour discovery, ping) until it is stopped.
     Link(LinkArgs),
+    /// A peer for perftest's programs, for tests.
+    #[command(hide = true)]
+    Perftest(PerftestArgs),
     /// Hold a NIC and do one step after the other, for tests.
     #[command(hide = true)]
     Exercise(ExerciseArgs),

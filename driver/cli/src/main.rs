@@ -17,6 +17,7 @@ mod model;
 mod nic;
 mod operations;
 mod output;
+mod perftest;
 mod pingpong;
 mod report;
 mod route;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Bind(args) => bind::bind(&args),
         Command::Exercise(args) => exercise::run(&args),
         Command::Operations(args) => operations::run(&args),
+        Command::Perftest(args) => perftest::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Ucmatose(args) => cmtools::run(cmtools::Tool::Ucmatose, &args),
         Command::Udaddy(args) => cmtools::run(cmtools::Tool::Udaddy, &args),

@@ -12,6 +12,7 @@ ORDINARY = [
     r"Flow counters bulk query buffer size increased",
     r"MLX5E: StrdRq\(",
     r": Link (up|down)$",
+    r": renamed from ",
     r": Port: \d+ Link (ACTIVE|DOWN)",
     # Registers of a vfio-user device are written word by word, so this is right.
     r"mlx5_core_test_wc.*Write combining is not supported",

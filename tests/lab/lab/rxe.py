@@ -104,6 +104,9 @@ class Program:
 class Peer:
     """The guest. `hub` puts a wire between that a run can make bad."""
 
+    # Name of the RDMA device.
+    DEVICE = "rxe0"
+
     def __init__(self, task, mtu=9000, listen=(PORT,), reach=(PORT,)):
         self.task = task
         end, self.end = wire.pair(task.folder, "rxe")
@@ -125,7 +128,7 @@ class Peer:
 
     def _gids(self):
         """Index of the GID of each kind of address."""
-        folder = "/sys/class/infiniband/rxe0/ports/1"
+        folder = "/sys/class/infiniband/%s/ports/1" % self.DEVICE
         out = self.guest.run("cd %s; for i in $(seq 0 15); do echo $i $(cat gids/$i) $(cat gid_attrs/types/$i 2>/dev/null); done"
                              % folder).out
         found = {}
@@ -139,12 +142,12 @@ class Peer:
                 v4 = ".".join(str(int(words[n][m:m + 2], 16)) for n in (6, 7) for m in (0, 2))
                 found["vlan" if v4 == VLAN_ADDRESSES[1] else "ipv4"] = int(index)
         if set(found) != {"link-local", "ipv6", "ipv4", "vlan"}:
-            raise run.Failed("rxe has not all GIDs: %r of %s" % (found, out))
+            raise run.Failed("%s has not all GIDs: %r of %s" % (self.DEVICE, found, out))
         return found
 
     def counters(self):
         """What rdma_rxe counts."""
-        out = self.guest.run("cd /sys/class/infiniband/rxe0/ports/1/hw_counters; grep . *").out
+        out = self.guest.run("cd /sys/class/infiniband/%s/ports/1/hw_counters; grep . *" % self.DEVICE).out
         return {name: int(value) for name, value in re.findall(r"^(\w+):(\d+)$", out, re.M)}
 
     def listening(self, port=PORT):

@@ -16,7 +16,7 @@ use clap::Args;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::json;
 
-use self::plan::{Memory, Op, Role};
+use self::plan::{Kind, Memory, Op, Role};
 use self::side::Side;
 use self::talk::Talk;
 use crate::args::path_mtu;
@@ -47,9 +47,22 @@ pub struct OperationsArgs {
     /// Path MTU in bytes.
     #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
     pub mtu: u16,
+
+    /// The peer has no memory windows: nothing of its own can be invalidated.
+    #[arg(long)]
+    pub no_windows: bool,
 }
 
 impl OperationsArgs {
+    /// What that side may do.
+    fn kinds(&self, from: Role) -> Vec<Kind> {
+        let hindered = self.no_windows && from == Role::Host;
+        let kinds = Kind::ALL.iter().copied();
+        kinds
+            .filter(|kind| !hindered || *kind != Kind::SendInvalidate)
+            .collect()
+    }
+
     /// How long anything may take: longer than all retries of a connection together.
     fn patience(&self) -> Duration {
         Duration::from_secs(60)
@@ -83,7 +96,7 @@ fn play(args: &OperationsArgs, nic: &Nic) -> Result<BTreeMap<String, u64>, CliEr
     let mut left = args.count as usize;
     while left > 0 {
         let from = if random.random() { Role::Host } else { Role::Guest };
-        let ops = plan::batch(&mut random, left.min(plan::BATCH));
+        let ops = plan::batch(&mut random, left.min(plan::BATCH), &args.kinds(from));
         left -= ops.len();
         for op in &ops {
             *counts
