@@ -17,7 +17,7 @@ use ferroce_hw_regs::uar;
 use super::table::{Entry, Filter, Table};
 use super::view::follow;
 use crate::barrier;
-use crate::mem::DmaRing;
+use crate::mem::{DmaRing, RingEntry};
 use crate::mmio::Doorbell;
 
 /// Bytes of a CQE.
@@ -148,57 +148,46 @@ impl<T> CqRing<T> {
         self.ci
     }
 
-    /// The next CQE, if it is that of a usual request that succeeded; then no buffer comes with it. `None` says nothing
-    /// of the others, which [`CqRing::next`] knows, and leaves them there.
+    /// Gives up to `max` of the next CQEs to `each`, as long as they are those of usual requests that succeeded; then no
+    /// buffer comes with them. How many there were. The others stay there, for [`CqRing::next`].
+    ///
+    /// CQEs of one queue pair mostly come in runs, so that its queues are looked up once for each run.
     #[inline(always)]
-    pub(crate) fn next_usual(&mut self) -> Option<RawWc<T>> {
-        let at = self.ci;
-        let entry = self.mem.entry(at);
-        let op_own = entry.load_u8::<OP_OWN_OFFSET>();
-        if (op_own & 1 != 0) != (at & self.lap_bit != 0) {
-            return None;
-        }
-        barrier::after_ownership();
-        let queues = self
-            .queues
-            .get_mut(entry.load_be32::<USER_INDEX>() & INDEX_MASK)?;
-        if queues.filter != Filter::None {
-            return None;
-        }
-        let cqe = Cqe {
-            last: entry.load_be64::<LAST>(),
-        };
-        let opcode = Cqe64::opcode(op_own);
-        let (wr_id, kind, imm, remote) = if opcode == opcode::REQ {
-            let wr_id = queues.sq.as_mut()?.release_usual_at(cqe.wqe_index().into())?;
-            (wr_id, Kind::Send(cqe.send_opcode()), 0, 0)
-        } else {
-            let kind = recv_kind(opcode)?;
-            let wr_id = match &mut queues.rq {
-                Some(rq) => rq.release_usual_next()?,
-                None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
+    pub(crate) fn each_usual(&mut self, max: usize, mut each: impl FnMut(RawWc<T>)) -> usize {
+        let (mem, lap_bit) = (&self.mem, self.lap_bit);
+        let mut place = Place::new(&mut self.ci);
+        let mut count = 0;
+        while count < max {
+            let Some((entry, op_own)) = written_usual(mem, place.at, lap_bit) else {
+                break;
             };
-            let remote = if queues.datagram {
-                entry.load_be32::<REMOTE>() | DATAGRAM
-            } else {
-                0
+            let key = entry.load_be32::<USER_INDEX>() & INDEX_MASK;
+            let Some(queues) = self.queues.get_mut(key).filter(|q| q.filter == Filter::None) else {
+                break;
             };
-            (wr_id, kind, entry.load_be32::<IMMEDIATE>(), remote)
-        };
-        let byte_len = entry.load_be32::<BYTE_CNT>();
-        self.ci = at.wrapping_add(1);
-        Some(RawWc {
-            wr_id,
-            qpn: queues.qpn,
-            byte_len,
-            imm,
-            remote,
-            wqe_index: cqe.wqe_index(),
-            kind,
-            syndrome: 0,
-            vendor_syndrome: 0,
-            buffer: None,
-        })
+            let Some(wc) = usual(queues, &entry, op_own) else {
+                break;
+            };
+            place.at = place.at.wrapping_add(1);
+            count += 1;
+            each(wc);
+            // More of the same queue pair.
+            while count < max {
+                let Some((entry, op_own)) = written_usual(mem, place.at, lap_bit) else {
+                    return count;
+                };
+                if entry.load_be32::<USER_INDEX>() & INDEX_MASK != key {
+                    break;
+                }
+                let Some(wc) = usual(queues, &entry, op_own) else {
+                    return count;
+                };
+                place.at = place.at.wrapping_add(1);
+                count += 1;
+                each(wc);
+            }
+        }
+        count
     }
 
     /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
@@ -308,6 +297,76 @@ impl<T> CqRing<T> {
     pub(crate) fn event_seen(&mut self) {
         self.sn = (self.sn + 1) & 3;
     }
+}
+
+/// How far a poll has got; the queue knows it when this goes, also where a caller's function panics.
+struct Place<'a> {
+    at: u32,
+    ci: &'a mut u32,
+}
+
+impl<'a> Place<'a> {
+    #[inline(always)]
+    fn new(ci: &'a mut u32) -> Place<'a> {
+        Place { at: *ci, ci }
+    }
+}
+
+impl Drop for Place<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.ci = self.at;
+    }
+}
+
+/// The entry of position `at` and its last byte, if the device may have written it: an entry with the opcode "invalid"
+/// counts too, and is no usual one.
+#[inline(always)]
+fn written_usual(mem: &DmaRing<64>, at: u32, lap_bit: u32) -> Option<(RingEntry<'_, 64>, u8)> {
+    let entry = mem.entry(at);
+    let op_own = entry.load_u8::<OP_OWN_OFFSET>();
+    if (op_own & 1 != 0) != (at & lap_bit != 0) {
+        return None;
+    }
+    barrier::after_ownership();
+    Some((entry, op_own))
+}
+
+/// Ends the request of a CQE, if it is a usual one that succeeded. Nothing has changed otherwise.
+#[inline(always)]
+fn usual<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
+    let cqe = Cqe {
+        last: entry.load_be64::<LAST>(),
+    };
+    let opcode = Cqe64::opcode(op_own);
+    let (wr_id, kind, imm, remote) = if opcode == opcode::REQ {
+        let wr_id = queues.sq.as_mut()?.release_usual_at(cqe.wqe_index().into())?;
+        (wr_id, Kind::Send(cqe.send_opcode()), 0, 0)
+    } else {
+        let kind = recv_kind(opcode)?;
+        let wr_id = match &mut queues.rq {
+            Some(rq) => rq.release_usual_next()?,
+            None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
+        };
+        let remote = if queues.datagram {
+            entry.load_be32::<REMOTE>() | DATAGRAM
+        } else {
+            0
+        };
+        (wr_id, kind, entry.load_be32::<IMMEDIATE>(), remote)
+    };
+    Some(RawWc {
+        wr_id,
+        qpn: queues.qpn,
+        byte_len: entry.load_be32::<BYTE_CNT>(),
+        imm,
+        remote,
+        wqe_index: cqe.wqe_index(),
+        kind,
+        syndrome: 0,
+        vendor_syndrome: 0,
+        buffer: None,
+    })
 }
 
 /// Whether the device has written the CQE of position `at`.

@@ -12,7 +12,7 @@ use ferroce_hw_regs::dbr::QP_RCV;
 
 use super::seg;
 use super::slots::{META_BUFFER, WqShared};
-use super::wr::{RecvWr, total_len};
+use super::wr::{RecvWr, check_len};
 use super::{PostError, QpState, can_post_recv};
 use crate::barrier;
 use crate::mem::DmaRing;
@@ -154,7 +154,7 @@ impl<T> RqProducer<T> {
                 max: self.limits.max_sge,
             });
         }
-        total_len(wr.sges, self.limits.max_msg)?;
+        check_len(wr.sges, self.limits.max_msg)?;
         let start = self.number.wrapping_mul(self.stride);
         let mut segs = 0;
         for sge in wr.sges {

@@ -9,18 +9,23 @@ use super::wr::{RemoteAddr, Sge};
 /// Bytes of a segment.
 pub(super) const BYTES: u32 = DS_BYTES as u32;
 
-/// Control segment. `block` is the producer index (16 bits), `qpn_ds` as the segment has it.
+/// Control segment. `block` is the producer index (16 bits), `qpn` the QP number shifted left by 8, `segs` the WQE's length
+/// in segments. Its first 8 bytes are made as one number, which is what a post can afford.
 #[inline(always)]
-pub(super) fn ctrl(opcode: u8, block: u32, qpn_ds: u32, flags: u8, imm: u32) -> [u8; 16] {
-    zerocopy::transmute!(CtrlSeg {
-        opmod_idx_opcode: (block << 8 | u32::from(opcode)).into(),
-        qpn_ds: qpn_ds.into(),
-        signature: 0,
-        rsvd: [0; 2],
-        fm_ce_se: flags,
-        imm: imm.into(),
-    })
+pub(super) fn ctrl(opcode: u8, block: u32, qpn: u64, segs: u32, flags: u8, imm: u32) -> [u8; 16] {
+    let what = u64::from(opcode) << 32 | u64::from(segs);
+    let [head, tail] = [
+        u64::from(block) << 40 | what | qpn,
+        u64::from(flags) << 32 | u64::from(imm),
+    ];
+    zerocopy::transmute!([head.to_be_bytes(), tail.to_be_bytes()])
 }
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(CtrlSeg, opmod_idx_opcode) == 0 && offset_of!(CtrlSeg, qpn_ds) == 4);
+    assert!(offset_of!(CtrlSeg, fm_ce_se) == 11 && offset_of!(CtrlSeg, imm) == 12);
+};
 
 /// Remote address segment.
 #[inline(always)]

@@ -17,7 +17,7 @@ use ferroce_hw_regs::wqe::{INLINE_LENGTH_MASK, WQEBB_BYTES as BLOCK, opcode};
 
 use super::seg;
 use super::slots::{META_BUFFER, META_INTERNAL, Slots, WqShared};
-use super::sq_limits::{Ends, Operation, SqLimits};
+use super::sq_limits::{Ends, Operation, Refused, SqLimits};
 use super::wr::{Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, total_len};
 use super::{Ah, PostError, QpState, QpType, can_post_send};
 use crate::barrier;
@@ -91,19 +91,19 @@ pub(crate) struct SqProducer<T> {
     /// Those of `shared`, one for each block, without the detour.
     slots: Slots,
     limits: SqLimits,
-    /// QP number, where the control segment has it.
-    qpn_ds: u32,
+    /// QP number, where the control segment's first 8 bytes have it.
+    qpn: u64,
     /// Number of the next request, modulo 2^32.
     number: u32,
-    /// Block where it begins, modulo 2^16.
-    pi: u32,
-    /// Requests that may be posted before `shared.released()` is to be looked at again.
-    room: u32,
+    /// Number of the request before which `shared.released()` and the state are to be looked at again.
+    stop: u32,
+    /// Block where the next request begins, modulo 2^16.
+    pi: u16,
     state: QpState,
     /// First 8 bytes of the last posted WQE, as they lie in memory: what the doorbell is told.
     last_ctrl: [u8; 8],
     /// Block after the last one that the device was told of.
-    rung: u32,
+    rung: u16,
 }
 
 /// A WQE that is being written: its segments come one after the other, but the control segment, which is in front, last.
@@ -139,10 +139,10 @@ impl<T> SqProducer<T> {
             slots: shared.slots().clone(),
             shared,
             limits,
-            qpn_ds: qpn << 8,
+            qpn: u64::from(qpn) << 8,
             number: 0,
+            stop: 0,
             pi: 0,
-            room: 0,
             state: QpState::Reset,
             last_ctrl: [0; 8],
             rung: 0,
@@ -153,7 +153,7 @@ impl<T> SqProducer<T> {
     pub(crate) fn set_state(&mut self, state: QpState) {
         self.state = state;
         // The next post asks both the state and the consumer.
-        self.room = 0;
+        self.stop = self.number;
     }
 
     /// Starts from an empty queue with new slots, as the device does on the way to RESET.
@@ -189,7 +189,7 @@ impl<T> SqProducer<T> {
     /// # Errors
     /// [`PostError`] and the buffer.
     pub(crate) fn post_owned(&mut self, wr: &SendWr<'_>, buffer: Box<T>) -> Result<(), (PostError, Box<T>)> {
-        let position = self.pi;
+        let position = self.pi.into();
         let wr = SendWr {
             flags: wr.flags | SendFlags::SIGNALED,
             ..*wr
@@ -209,31 +209,29 @@ impl<T> SqProducer<T> {
     /// [`PostError::QueueFull`] or [`PostError::State`].
     pub(crate) fn post_marker(&mut self) -> Result<(), PostError> {
         self.admit()?;
-        let ctrl = seg::ctrl(
-            opcode::NOP,
-            self.pi,
-            self.qpn_ds | 1,
-            SendFlags::SIGNALED.bits(),
-            0,
-        );
-        self.mem.store::<0, 16>(self.pi, &ctrl);
-        self.count_in(self.pi, 0, &ctrl, 1, META_INTERNAL);
+        let block = u32::from(self.pi);
+        let ctrl = seg::ctrl(opcode::NOP, block, self.qpn, 1, SendFlags::SIGNALED.bits(), 0);
+        self.mem.store::<0, 16>(block, &ctrl);
+        self.count_in(block, 0, &ctrl, 1, META_INTERNAL);
         Ok(())
     }
 
     #[inline(always)]
     fn post_with(&mut self, wr: &SendWr<'_>, meta: u32) -> Result<(), PostError> {
         self.admit()?;
-        let block = self.pi;
+        let block = u32::from(self.pi);
         let mut wqe = Wqe {
             run: self.mem.run(block),
             segs: 1,
             limits: &self.limits,
         };
-        let (op, imm) = wqe.describe(&wr.op)?;
+        let (op, imm) = match wqe.describe(&wr.op) {
+            Ok(described) => described,
+            Err(refused) => return Err(self.limits.explain(refused)),
+        };
         let segs = wqe.segs;
         let flags = wr.flags.bits() & SendFlags::all().bits();
-        let ctrl = seg::ctrl(op, block, self.qpn_ds | segs, flags, imm);
+        let ctrl = seg::ctrl(op, block, self.qpn, segs, flags, imm);
         wqe.run.store::<0, 16>(&ctrl);
         self.count_in(block, wr.wr_id, &ctrl, segs, meta);
         Ok(())
@@ -242,7 +240,7 @@ impl<T> SqProducer<T> {
     /// Whether one more request may be posted.
     #[inline(always)]
     fn admit(&mut self) -> Result<(), PostError> {
-        if self.room != 0 {
+        if self.number != self.stop {
             Ok(())
         } else {
             self.admit_slowly()
@@ -258,8 +256,9 @@ impl<T> SqProducer<T> {
                 state: self.state,
             });
         }
-        self.room = self.limits.max_wr.saturating_sub(self.outstanding());
-        if self.room != 0 {
+        let room = self.limits.max_wr.saturating_sub(self.outstanding());
+        if room != 0 {
+            self.stop = self.number.wrapping_add(room);
             return Ok(());
         }
         Err(PostError::QueueFull {
@@ -274,9 +273,8 @@ impl<T> SqProducer<T> {
         let number = self.number;
         self.slots.at(block).fill(wr_id, number, meta);
         self.last_ctrl = *ctrl.first_chunk().unwrap_or(&[0; 8]);
-        self.room -= 1;
         self.number = number.wrapping_add(1);
-        self.pi = (block + segs.div_ceil(WQEBB_SEGS)) & 0xffff;
+        self.pi = (block + segs.div_ceil(WQEBB_SEGS)) as u16;
     }
 
     /// Shows the device what was posted since the last call, if anything.
@@ -286,7 +284,7 @@ impl<T> SqProducer<T> {
             return;
         }
         barrier::before_doorbell_record();
-        self.record.store_be32::<QP_SND>(0, self.pi);
+        self.record.store_be32::<QP_SND>(0, self.pi.into());
         barrier::before_doorbell();
         self.doorbell.ring_bytes(self.last_ctrl);
         self.rung = self.pi;
@@ -296,7 +294,7 @@ impl<T> SqProducer<T> {
 impl Wqe<'_> {
     /// Writes the segments behind the control segment; the opcode, and immediate data or 0.
     #[inline(always)]
-    fn describe(&mut self, op: &SendOp<'_>) -> Result<(u8, u32), PostError> {
+    fn describe(&mut self, op: &SendOp<'_>) -> Result<(u8, u32), Refused> {
         let limits = self.limits;
         Ok(match op {
             SendOp::Send { data, imm } => {
@@ -363,9 +361,9 @@ impl Wqe<'_> {
 
     /// The segments of an address vector.
     #[inline(always)]
-    fn address(&mut self, to: &Ah, qpn: u32, qkey: u32) -> Result<(), PostError> {
+    fn address(&mut self, to: &Ah, qpn: u32, qkey: u32) -> Result<(), Refused> {
         if to.domain != self.limits.domain {
-            return Err(PostError::OtherPd);
+            return Err(Refused::OtherPd);
         }
         let [first, second, third] = &to.vector;
         self.put::<16>(&seg::destination(first, qkey, qpn));
@@ -376,7 +374,7 @@ impl Wqe<'_> {
 
     /// The data behind an address vector, which fills the first block.
     #[inline(always)]
-    fn datagram(&mut self, data: &Payload<'_>) -> Result<(), PostError> {
+    fn datagram(&mut self, data: &Payload<'_>) -> Result<(), Refused> {
         match data {
             Payload::Gather(sges) => {
                 self.check_sges(sges, self.limits.send_to, Operation::SendTo)?;
@@ -400,7 +398,7 @@ impl Wqe<'_> {
         data: &Payload<'_>,
         ends: Ends,
         operation: Operation,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), Refused> {
         match data {
             Payload::Gather(sges) => self.gather::<AT>(sges, ends, operation),
             Payload::Inline(bytes) => self.inline_data::<AT>(bytes, ends, operation),
@@ -408,17 +406,21 @@ impl Wqe<'_> {
     }
 
     #[inline(always)]
-    fn check_sges(&self, sges: &[Sge], ends: Ends, operation: Operation) -> Result<(), PostError> {
+    fn check_sges(&self, sges: &[Sge], ends: Ends, operation: Operation) -> Result<(), Refused> {
         if sges.len() >= ends.sges as usize {
-            return Err(self.limits.refuse_sges(operation, sges.len()));
+            return Err(Refused::Sges(operation, sges.len()));
         }
-        total_len(sges, self.limits.max_msg)
+        let total = total_len(sges);
+        if total > self.limits.max_msg {
+            return Err(Refused::Length(total));
+        }
+        Ok(())
     }
 
     #[inline(always)]
-    fn check_inline(&self, bytes: &[u8], ends: Ends, operation: Operation) -> Result<(), PostError> {
+    fn check_inline(&self, bytes: &[u8], ends: Ends, operation: Operation) -> Result<(), Refused> {
         if bytes.len() >= ends.inline as usize {
-            return Err(self.limits.refuse_inline(operation, bytes.len()));
+            return Err(Refused::Inline(operation, bytes.len()));
         }
         Ok(())
     }
@@ -429,7 +431,7 @@ impl Wqe<'_> {
         sges: &[Sge],
         ends: Ends,
         operation: Operation,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), Refused> {
         self.check_sges(sges, ends, operation)?;
         // A byte count of 0 would be read as 2 GiB.
         if let [sge] = sges {
@@ -457,7 +459,7 @@ impl Wqe<'_> {
         bytes: &[u8],
         ends: Ends,
         operation: Operation,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), Refused> {
         self.check_inline(bytes, ends, operation)?;
         if bytes.is_empty() {
             return Ok(());
@@ -489,12 +491,12 @@ impl Wqe<'_> {
         remote: &RemoteAddr,
         swap_add: u64,
         compare: u64,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), Refused> {
         if !self.limits.atomics {
-            return Err(self.limits.refuse_atomic());
+            return Err(Refused::Atomic);
         }
         if into.len != 8 {
-            return Err(PostError::AtomicLength { asked: into.len });
+            return Err(Refused::AtomicLength(into.len));
         }
         self.put::<16>(&seg::raddr(remote));
         self.put::<32>(&seg::atomic(swap_add, compare));

@@ -57,6 +57,23 @@ impl Operation {
     }
 }
 
+/// That a request is not posted, in a form that costs those that are nothing; [`SqLimits::explain`] says why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// So many elements.
+    Sges(Operation, usize),
+    /// So many bytes of inline data.
+    Inline(Operation, usize),
+    /// A message of so many bytes.
+    Length(u64),
+    /// An atomic.
+    Atomic,
+    /// An element of so many bytes for an atomic's result.
+    AtomicLength(u32),
+    /// An address handle of another protection domain.
+    OtherPd,
+}
+
 /// What a send queue was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SqLimits {
@@ -121,38 +138,35 @@ impl SqLimits {
         SqLimits { domain, ..self }
     }
 
-    /// Why a list of so many elements was refused.
+    /// Why a request was refused.
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse_sges(&self, operation: Operation, asked: usize) -> PostError {
-        self.refuse_operation(operation)
-            .unwrap_or(PostError::TooManySges {
+    pub(super) fn explain(&self, refused: Refused) -> PostError {
+        let operation = match refused {
+            Refused::Sges(operation, _) | Refused::Inline(operation, _) => self.refuse_operation(operation),
+            Refused::Atomic => self.refuse_operation(Operation::Atomic),
+            _ => None,
+        };
+        if let Some(error) = operation {
+            return error;
+        }
+        match refused {
+            Refused::Sges(_, asked) => PostError::TooManySges {
                 asked,
                 max: self.max_sge,
-            })
-    }
-
-    /// Why so many bytes of inline data were refused.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn refuse_inline(&self, operation: Operation, asked: usize) -> PostError {
-        self.refuse_operation(operation)
-            .unwrap_or(PostError::InlineTooLong {
+            },
+            Refused::Inline(_, asked) => PostError::InlineTooLong {
                 asked,
                 max: self.max_inline,
-            })
-    }
-
-    /// Why an atomic was refused.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn refuse_atomic(&self) -> PostError {
-        if let Some(error) = self.refuse_operation(Operation::Atomic) {
-            error
-        } else if self.max_sge == 0 {
-            PostError::TooManySges { asked: 1, max: 0 }
-        } else {
-            PostError::NoAtomics
+            },
+            Refused::Length(asked) => PostError::MessageTooLong {
+                asked,
+                max: self.max_msg,
+            },
+            Refused::Atomic if self.max_sge == 0 => PostError::TooManySges { asked: 1, max: 0 },
+            Refused::Atomic => PostError::NoAtomics,
+            Refused::AtomicLength(asked) => PostError::AtomicLength { asked },
+            Refused::OtherPd => PostError::OtherPd,
         }
     }
 

@@ -163,7 +163,7 @@ fn inline_data_and_zero_lengths() {
     for len in [0usize, 1, 3, 4, 5, 11, 12, 13, 44, 45, 200, 220] {
         q.poison();
         let data: Vec<u8> = (0..len as u8).collect();
-        let at = q.sq.pi * 64;
+        let at = u32::from(q.sq.pi) * 64;
         q.sq.post(&wr(SendOp::Send {
             data: Payload::Inline(&data),
             imm: None,
@@ -283,7 +283,7 @@ fn q02_q04_exactly_max_send_wr_fit_and_a_refused_one_changes_nothing() {
         }
         assert_eq!((q.sq.pi, q.bytes(0, 1024)), (pi, ring), "lap {lap}");
         assert_eq!(q.sq.outstanding(), 16);
-        q.consumer.release_at(pi.wrapping_sub(1) & 0xffff).unwrap();
+        q.consumer.release_at(pi.wrapping_sub(1).into()).unwrap();
         assert_eq!(q.sq.outstanding(), 0);
     }
 }
@@ -579,8 +579,8 @@ proptest! {
         start in prop_oneof![Just(0u32), Just(0xfff0u32)],
     ) {
         let mut q = queue(16, SqLimits::new(QpType::Rc, 8, 5, 44, 1 << 30, true));
-        q.sq.pi = start;
-        q.sq.rung = start;
+        q.sq.pi = start as u16;
+        q.sq.rung = start as u16;
         let mut device = start; // next block that the device fetches
         let mut in_flight = std::collections::VecDeque::new();
         let sges = [sge(9, 9); 6];

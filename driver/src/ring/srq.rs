@@ -35,7 +35,7 @@ use super::PostError;
 use super::rq::RqLimits;
 use super::seg;
 use super::slots::{Cell, Released};
-use super::wr::{RecvWr, total_len};
+use super::wr::{RecvWr, check_len};
 use crate::barrier;
 use crate::mem::DmaRing;
 
@@ -308,7 +308,7 @@ impl<T> SrqProducer<T> {
                 max: self.limits.max_sge,
             });
         }
-        total_len(wr.sges, self.limits.max_msg)?;
+        check_len(wr.sges, self.limits.max_msg)?;
         let next = self.take_free()?;
         let start = self.head.wrapping_mul(self.stride);
         self.mem.store::<0, 16>(start, &seg::link(next as u16));

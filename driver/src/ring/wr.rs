@@ -202,13 +202,18 @@ pub struct RecvWr<'a> {
     pub sges: &'a [Sge],
 }
 
-/// Total length of a list, refused above `max`. Each element is shorter than 2^31 then, as the NIC's format asks.
+/// Total length of a list. Below a limit of 2^31, each element is shorter than that, as the NIC's format asks.
 #[inline(always)]
-pub(super) fn total_len(sges: &[Sge], max: u64) -> Result<(), PostError> {
-    let total: u64 = sges.iter().map(|sge| u64::from(sge.len)).sum();
-    if total > max {
-        Err(PostError::MessageTooLong { asked: total, max })
-    } else {
-        Ok(())
+pub(super) fn total_len(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.len)).sum()
+}
+
+/// As [`total_len`], refused above `max`.
+#[inline(always)]
+pub(super) fn check_len(sges: &[Sge], max: u64) -> Result<(), PostError> {
+    let asked = total_len(sges);
+    if asked > max {
+        return Err(PostError::MessageTooLong { asked, max });
     }
+    Ok(())
 }

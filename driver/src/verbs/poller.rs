@@ -66,11 +66,10 @@ impl CqPoller {
         }
         let start = self.ring.consumer_index();
         let mut count = 0;
-        while count < max {
-            if let Some(raw) = self.ring.next_usual() {
-                count += 1;
-                each(Wc::new(raw));
-                continue;
+        loop {
+            count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw)));
+            if count >= max || !self.ring.is_ready() {
+                break;
             }
             match self.next_unusual(start) {
                 Some(Some(raw)) => {
@@ -92,12 +91,10 @@ impl CqPoller {
     /// What is next, where it is no usual completion: another completion, something to pass over, or `None` to stop.
     #[inline(never)]
     fn next_unusual(&mut self, start: u32) -> Option<Option<RawWc<LocalInner>>> {
-        if self.ring.is_ready() {
-            // A reset that was told of before this CQE was written, even since the poll began.
-            barrier::after_ownership();
-            if self.shared.mail.load(Ordering::Acquire) {
-                self.read_inbox();
-            }
+        // A reset that was told of before this CQE was written, even since the poll began.
+        barrier::after_ownership();
+        if self.shared.mail.load(Ordering::Acquire) {
+            self.read_inbox();
         }
         match self.ring.next() {
             Next::Wc(raw) => return Some(Some(raw)),
