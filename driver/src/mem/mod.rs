@@ -43,5 +43,5 @@ pub use error::DmaError;
 pub use local::{LentBuffer, LocalBuffer};
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
-pub use ring::{DmaRing, RingEntry, RingRun};
+pub use ring::{DmaRing, RingEntry, RingRun, RingView};
 pub use space::{AllocOptions, DmaSpace};

@@ -158,6 +158,16 @@ impl<const STRIDE: usize> DmaRing<STRIDE> {
         }
     }
 
+    /// The entries, to be read one after the other: what finds them is kept where a loop has it at hand.
+    #[inline(always)]
+    pub fn entries_view(&self) -> RingView<'_, STRIDE> {
+        RingView {
+            base: self.base,
+            mask: self.mask,
+            ring: PhantomData,
+        }
+    }
+
     /// The entries from the one that `index` means on, to be written; where the ring ends it goes on at the start.
     #[inline(always)]
     pub fn run(&mut self, index: u32) -> RingRun<'_, STRIDE> {
@@ -175,6 +185,29 @@ impl<const STRIDE: usize> DmaRing<STRIDE> {
         let entry = (index & self.mask) as usize * STRIDE;
         // SAFETY: the entry is one of the ring's, all of which lie within the buffer (`new`); OFFSET is within it.
         unsafe { self.base.as_ptr().add(entry + OFFSET) }
+    }
+}
+
+/// A ring's entries, for reading.
+#[derive(Clone, Copy)]
+pub struct RingView<'a, const STRIDE: usize> {
+    /// The ring's.
+    base: NonNull<u8>,
+    /// The ring's.
+    mask: u32,
+    ring: PhantomData<&'a DmaRing<STRIDE>>,
+}
+
+impl<'a, const STRIDE: usize> RingView<'a, STRIDE> {
+    /// The entry that `index` means.
+    #[inline(always)]
+    pub fn entry(self, index: u32) -> RingEntry<'a, STRIDE> {
+        let entry = (index & self.mask) as usize * STRIDE;
+        RingEntry {
+            // SAFETY: the entry is one of the ring's, all of which lie within its buffer, which the ring keeps.
+            at: unsafe { self.base.as_ptr().add(entry) },
+            ring: PhantomData,
+        }
     }
 }
 

@@ -151,40 +151,77 @@ impl<T> CqRing<T> {
     /// Gives up to `max` of the next CQEs to `each`, as long as they are those of usual requests that succeeded; then no
     /// buffer comes with them. How many there were. The others stay there, for [`CqRing::next`].
     ///
-    /// CQEs of one queue pair mostly come in runs, so that its queues are looked up once for each run.
+    /// Sends of one queue pair mostly complete in runs, so that its queue is looked up once for each run.
     #[inline(always)]
     pub(crate) fn each_usual(&mut self, max: usize, mut each: impl FnMut(RawWc<T>)) -> usize {
-        let (mem, lap_bit) = (&self.mem, self.lap_bit);
+        let (entries, lap_bit) = (self.mem.entries_view(), self.lap_bit);
         let mut place = Place::new(&mut self.ci);
         let mut count = 0;
-        while count < max {
-            let Some((entry, op_own)) = written_usual(mem, place.at, lap_bit) else {
+        'polled: while count < max {
+            let mut entry = entries.entry(place.at);
+            let mut op_own = entry.load_u8::<OP_OWN_OFFSET>();
+            if (op_own & 1 != 0) != (place.at & lap_bit != 0) {
+                break;
+            }
+            barrier::after_ownership();
+            let key = user_index(&entry);
+            let Some(queues) = self.queues.get_mut(u32::from_be(key)) else {
                 break;
             };
-            let key = entry.load_be32::<USER_INDEX>() & INDEX_MASK;
-            let Some(queues) = self.queues.get_mut(key).filter(|q| q.filter == Filter::None) else {
+            if queues.filter != Filter::None {
                 break;
-            };
-            let Some(wc) = usual(queues, &entry, op_own) else {
-                break;
-            };
-            place.at = place.at.wrapping_add(1);
-            count += 1;
-            each(wc);
-            // More of the same queue pair.
-            while count < max {
-                let Some((entry, op_own)) = written_usual(mem, place.at, lap_bit) else {
-                    return count;
-                };
-                if entry.load_be32::<USER_INDEX>() & INDEX_MASK != key {
-                    break;
+            }
+            let qpn = queues.qpn;
+            let mut run = match Cqe64::opcode(op_own) {
+                opcode::REQ => match &mut queues.sq {
+                    Some(sq) => sq.run(),
+                    None => break,
+                },
+                _ => {
+                    let Some(wc) = received(queues, &entry, op_own) else {
+                        break;
+                    };
+                    place.at = place.at.wrapping_add(1);
+                    count += 1;
+                    each(wc);
+                    continue;
                 }
-                let Some(wc) = usual(queues, &entry, op_own) else {
-                    return count;
+            };
+            // More sends of the same queue pair.
+            loop {
+                let cqe = Cqe {
+                    last: entry.load_be64::<LAST>(),
+                };
+                let Some(wr_id) = run.release_usual_at(cqe.wqe_index().into()) else {
+                    break 'polled;
                 };
                 place.at = place.at.wrapping_add(1);
                 count += 1;
-                each(wc);
+                each(RawWc {
+                    wr_id,
+                    qpn,
+                    byte_len: entry.load_be32::<BYTE_CNT>(),
+                    imm: 0,
+                    remote: 0,
+                    wqe_index: cqe.wqe_index(),
+                    kind: Kind::Send(cqe.send_opcode()),
+                    syndrome: 0,
+                    vendor_syndrome: 0,
+                    buffer: None,
+                });
+                if count == max {
+                    break 'polled;
+                }
+                entry = entries.entry(place.at);
+                op_own = entry.load_u8::<OP_OWN_OFFSET>();
+                // Opcode 0, which is that of sends, and the owner bit of this lap.
+                if op_own & 0xf1 != u8::from(place.at & lap_bit != 0) {
+                    break;
+                }
+                barrier::after_ownership();
+                if user_index(&entry) != key {
+                    break;
+                }
             }
         }
         count
@@ -319,47 +356,33 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The entry of position `at` and its last byte, if the device may have written it: an entry with the opcode "invalid"
-/// counts too, and is no usual one.
+/// The user index as the CQE has it: big-endian, the other byte 0.
 #[inline(always)]
-fn written_usual(mem: &DmaRing<64>, at: u32, lap_bit: u32) -> Option<(RingEntry<'_, 64>, u8)> {
-    let entry = mem.entry(at);
-    let op_own = entry.load_u8::<OP_OWN_OFFSET>();
-    if (op_own & 1 != 0) != (at & lap_bit != 0) {
-        return None;
-    }
-    barrier::after_ownership();
-    Some((entry, op_own))
+fn user_index(entry: &RingEntry<'_, 64>) -> u32 {
+    (entry.load_be32::<USER_INDEX>() & INDEX_MASK).to_be()
 }
 
-/// Ends the request of a CQE, if it is a usual one that succeeded. Nothing has changed otherwise.
+/// Ends the receive of a CQE, if it is a usual one that succeeded. Nothing has changed otherwise.
 #[inline(always)]
-fn usual<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
+fn received<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
     let cqe = Cqe {
         last: entry.load_be64::<LAST>(),
     };
-    let opcode = Cqe64::opcode(op_own);
-    let (wr_id, kind, imm, remote) = if opcode == opcode::REQ {
-        let wr_id = queues.sq.as_mut()?.release_usual_at(cqe.wqe_index().into())?;
-        (wr_id, Kind::Send(cqe.send_opcode()), 0, 0)
+    let kind = recv_kind(Cqe64::opcode(op_own))?;
+    let wr_id = match &mut queues.rq {
+        Some(rq) => rq.release_usual_next()?,
+        None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
+    };
+    let remote = if queues.datagram {
+        entry.load_be32::<REMOTE>() | DATAGRAM
     } else {
-        let kind = recv_kind(opcode)?;
-        let wr_id = match &mut queues.rq {
-            Some(rq) => rq.release_usual_next()?,
-            None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
-        };
-        let remote = if queues.datagram {
-            entry.load_be32::<REMOTE>() | DATAGRAM
-        } else {
-            0
-        };
-        (wr_id, kind, entry.load_be32::<IMMEDIATE>(), remote)
+        0
     };
     Some(RawWc {
         wr_id,
         qpn: queues.qpn,
         byte_len: entry.load_be32::<BYTE_CNT>(),
-        imm,
+        imm: entry.load_be32::<IMMEDIATE>(),
         remote,
         wqe_index: cqe.wqe_index(),
         kind,

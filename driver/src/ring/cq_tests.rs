@@ -422,3 +422,131 @@ fn q08_the_queue_goes_on_in_the_ring_that_it_is_moved_to() {
         }
     }
 }
+
+/// Requests of two queue pairs, in runs of several lengths over many laps: all are given once, in order.
+#[test]
+fn runs_of_sends_and_receives_are_given_in_the_order_in_which_they_came() {
+    let mut q = queue(16);
+    let pairs = [q.attach(5), q.attach(6)];
+    let (mut sends, mut receives) = ([0u32; 2], [0u32; 2]);
+    let mut expected = std::collections::VecDeque::new();
+    for step in 0..3000u32 {
+        // Runs of 1 to 5 of one kind.
+        let (pair, is_send) = ((step / 3 % 2) as usize, step / 5 % 3 != 0);
+        let (sq, rq) = &pairs[pair];
+        let user_index = 5 + pair as u32;
+        let wr_id = u64::from(step);
+        let written = if is_send {
+            let at = sends[pair];
+            post(sq, at, at, wr_id);
+            sends[pair] += 1;
+            Written {
+                user_index,
+                wqe_counter: at as u16,
+                send_opcode: 0x08,
+                ..Default::default()
+            }
+        } else {
+            let at = receives[pair];
+            post(rq, at, at, wr_id);
+            receives[pair] += 1;
+            Written {
+                opcode: opcode::RESP_SEND_IMM,
+                user_index,
+                imm: step,
+                byte_len: step + 1,
+                ..Default::default()
+            }
+        };
+        q.write(written);
+        expected.push_back((wr_id, user_index + 1000, is_send));
+        if expected.len() == 12 || step == 2999 {
+            let mut given = Vec::new();
+            while q.cq.is_ready() {
+                let most = 1 + step as usize % 7;
+                let count = q.cq.each_usual(most, |wc| given.push(wc));
+                assert!((1..=most).contains(&count));
+            }
+            for wc in given {
+                let is_send = matches!(wc.kind, Kind::Send(0x08));
+                assert_eq!(expected.pop_front(), Some((wc.wr_id, wc.qpn, is_send)));
+                if !is_send {
+                    assert_eq!(
+                        (u64::from(wc.imm), u64::from(wc.byte_len)),
+                        (wc.wr_id, wc.wr_id + 1)
+                    );
+                }
+            }
+            assert!(expected.is_empty());
+            q.cq.publish();
+        }
+    }
+    assert_eq!(q.cq.bad, 0);
+}
+
+#[test]
+fn a_panic_in_the_callers_function_loses_nothing_and_repeats_nothing() {
+    let mut q = queue(8);
+    let (sq, rq) = q.attach(1);
+    for i in 0..3 {
+        post(&sq, i, i, u64::from(i));
+        q.write(Written {
+            user_index: 1,
+            wqe_counter: i as u16,
+            ..Default::default()
+        });
+    }
+    post(&rq, 0, 0, 9);
+    q.write(Written {
+        opcode: opcode::RESP_SEND,
+        user_index: 1,
+        ..Default::default()
+    });
+    let mut given = Vec::new();
+    for _ in 0..4 {
+        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            q.cq.each_usual(8, |wc| {
+                given.push(wc.wr_id);
+                panic!("the caller's");
+            })
+        }));
+        assert!(polled.is_err());
+    }
+    assert_eq!(given, [0, 1, 2, 9]);
+    assert_eq!(sq.released(), 3);
+    assert_eq!(q.cq.each_usual(8, |_| ()), 0);
+    assert!(!q.cq.is_ready());
+}
+
+#[test]
+fn each_usual_stops_at_what_is_none() {
+    let mut q = queue(8);
+    let (sq, _) = q.attach(1);
+    for i in 0..3 {
+        post(&sq, i, i, u64::from(i));
+    }
+    for (opcode, counter) in [(opcode::REQ, 0), (opcode::REQ_ERR, 1), (opcode::REQ, 2)] {
+        q.write(Written {
+            opcode,
+            user_index: 1,
+            wqe_counter: counter,
+            syndrome: if opcode == opcode::REQ { 0 } else { 5 },
+            ..Default::default()
+        });
+    }
+    let mut given = Vec::new();
+    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), 1);
+    assert_eq!(q.wc().syndrome, 5);
+    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), 1);
+    assert_eq!(given, [0, 2]);
+    // A send that was never posted, and one of a queue pair that nobody knows.
+    for user_index in [1, 2] {
+        q.write(Written {
+            user_index,
+            wqe_counter: 7,
+            ..Default::default()
+        });
+        assert_eq!(q.cq.each_usual(8, |_| ()), 0);
+        q.cq.skip();
+    }
+}

@@ -198,6 +198,45 @@ pub(crate) struct WqConsumer<T> {
     capacity: u32,
 }
 
+/// Releases of usual send requests, one after the other. The consumer knows of them when it goes.
+pub(crate) struct SendRun<'a> {
+    /// A power of two of them.
+    slots: &'a [Slot],
+    /// `slots.len() - 1`.
+    mask: u32,
+    released: &'a AtomicU32,
+    tail: u32,
+    capacity: u32,
+    back: &'a mut u32,
+}
+
+impl SendRun<'_> {
+    /// Releases the send request whose first block is at `position`, and all before it, and gives its name, if it
+    /// is a usual one: [`WqConsumer::release_at`] knows the others.
+    #[inline(always)]
+    pub(crate) fn release_usual_at(&mut self, position: u32) -> Option<u64> {
+        // SAFETY: the mask is one less than the number of slots (`Slots::new`), a power of two, which never changes.
+        let slot = unsafe { self.slots.get_unchecked((position & self.mask) as usize) };
+        let tag = slot.tag.load(Ordering::Relaxed);
+        // Not so either where the numbers wrap, in one request of 2^32 of `capacity`.
+        if tag.wrapping_sub(self.tail.into()) >= self.capacity.into() {
+            return None;
+        }
+        let wr_id = slot.wr_id.load(Ordering::Relaxed);
+        self.tail = (tag as u32).wrapping_add(1);
+        // Now and not at the end: who is told of the completion may post in its place.
+        self.released.store(self.tail, Ordering::Release);
+        Some(wr_id)
+    }
+}
+
+impl Drop for SendRun<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        *self.back = self.tail;
+    }
+}
+
 /// What a slot said about a completed request.
 #[derive(Debug)]
 pub(crate) struct Released<T> {
@@ -217,19 +256,17 @@ impl<T> WqConsumer<T> {
         }
     }
 
-    /// Releases the send request whose first block is at `position`, and all before it, and gives its name, if it
-    /// is a usual one: [`WqConsumer::release_at`] knows the others.
+    /// The consumer, for several releases in a row.
     #[inline(always)]
-    pub(crate) fn release_usual_at(&mut self, position: u32) -> Option<u64> {
-        let slot = self.slots.at(position);
-        let tag = slot.tag.load(Ordering::Relaxed);
-        // Not so either where the numbers wrap, in one request of 2^32 of `capacity`.
-        if tag.wrapping_sub(self.tail.into()) >= self.capacity.into() {
-            return None;
+    pub(crate) fn run(&mut self) -> SendRun<'_> {
+        SendRun {
+            slots: &self.slots.all,
+            mask: self.slots.mask,
+            released: &self.shared.released.0,
+            tail: self.tail,
+            capacity: self.capacity,
+            back: &mut self.tail,
         }
-        let wr_id = slot.wr_id.load(Ordering::Relaxed);
-        self.release(tag as u32);
-        Some(wr_id)
     }
 
     /// Releases the send request whose first block is at `position`, and all before it. `None` if none is outstanding
@@ -325,14 +362,14 @@ mod tests {
     fn usual_requests_are_told_from_others() {
         let shared = WqShared::<String>::new(4);
         let mut consumer = WqConsumer::new(shared.clone(), 4);
-        assert!(consumer.release_usual_at(0).is_none() && consumer.release_usual_next().is_none());
+        assert!(consumer.run().release_usual_at(0).is_none() && consumer.release_usual_next().is_none());
         post(&shared, 0, 0, 5);
         post(&shared, 1, 1, 6);
-        assert_eq!(consumer.release_usual_at(0), Some(5));
-        assert!(consumer.release_usual_at(0).is_none(), "twice");
+        assert_eq!(consumer.run().release_usual_at(0), Some(5));
+        assert!(consumer.run().release_usual_at(0).is_none(), "twice");
         assert_eq!(consumer.release_usual_next(), Some(6));
         shared.slots().at(2).fill(7, 2, META_INTERNAL);
-        assert!(consumer.release_usual_at(2).is_none() && consumer.release_usual_next().is_none());
+        assert!(consumer.run().release_usual_at(2).is_none() && consumer.release_usual_next().is_none());
         assert!(consumer.release_at(2).unwrap().internal);
         assert_eq!(shared.released(), 3);
     }
@@ -344,7 +381,7 @@ mod tests {
         let mut consumer = WqConsumer::new(shared.clone(), 4);
         post(&shared, 2, u32::MAX, 8);
         post(&shared, 3, 0, 9);
-        assert!(consumer.release_usual_at(3).is_none());
+        assert!(consumer.run().release_usual_at(3).is_none());
         assert_eq!(consumer.release_at(3).unwrap().wr_id, 9);
         assert_eq!(shared.released(), 1);
     }

@@ -65,20 +65,9 @@ impl CqPoller {
             self.read_inbox();
         }
         let start = self.ring.consumer_index();
-        let mut count = 0;
-        loop {
-            count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw)));
-            if count >= max || !self.ring.is_ready() {
-                break;
-            }
-            match self.next_unusual(start) {
-                Some(Some(raw)) => {
-                    count += 1;
-                    give(&mut each, Wc::new(raw));
-                }
-                Some(None) => {}
-                None => break,
-            }
+        let mut count = self.ring.each_usual(max, |raw| each(Wc::new(raw)));
+        if count < max && self.ring.is_ready() {
+            count += self.poll_others(start, max - count, &mut each);
         }
         if self.ring.consumer_index() != start {
             self.ring.publish();
@@ -86,6 +75,24 @@ impl CqPoller {
             return Err(self.failure());
         }
         Ok(count)
+    }
+
+    /// Goes on where the next completion is no usual one. Out of line, so that the usual way is short.
+    #[inline(never)]
+    fn poll_others(&mut self, start: u32, max: usize, each: &mut impl FnMut(Wc)) -> usize {
+        let mut count = 0;
+        while count < max && self.ring.is_ready() {
+            match self.next_unusual(start) {
+                Some(Some(raw)) => {
+                    count += 1;
+                    each(Wc::new(raw));
+                }
+                Some(None) => {}
+                None => break,
+            }
+            count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw)));
+        }
+        count
     }
 
     /// What is next, where it is no usual completion: another completion, something to pass over, or `None` to stop.
@@ -332,11 +339,4 @@ impl CqPoller {
             reason: syndrome.to_string(),
         }
     }
-}
-
-/// Calls `each` out of line, so that the usual way to it is short.
-#[cold]
-#[inline(never)]
-fn give(each: &mut impl FnMut(Wc), wc: Wc) {
-    each(wc);
 }
