@@ -11,6 +11,7 @@ use crate::cmtools::CmArgs;
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
+use crate::perf::PerfArgs;
 use crate::perftest::PerftestArgs;
 use crate::pingpong::PingpongArgs;
 use crate::route::RouteArgs;
@@ -40,6 +41,7 @@ impl Command {
             Command::Bind(args) => args.host.json,
             Command::Unbind(args) => args.host.json,
             Command::Pingpong(args) => args.json,
+            Command::Perf(args) => args.json,
             Command::Rping(args) => args.json,
             Command::Ucmatose(args) | Command::Udaddy(args) | Command::Cmtime(args) => args.json,
             Command::Operations(_) | Command::Perftest(_) => true,
@@ -73,6 +75,8 @@ pub enum Command {
     /// Send messages to and fro, and say how long they take. The peer is another `ferroce pingpong`, or `ibv_rc_pingpong`
     /// and its siblings on Linux.
     Pingpong(PingpongArgs),
+    /// Measure bandwidth or latency between two sides.
+    Perf(PerfArgs),
     /// Connect by the connection manager and let the server read from the client and write back, again and again. The peer
     /// is another `ferroce rping`, or `rping` on Linux.
     Rping(RpingArgs),

@@ -17,6 +17,7 @@ mod model;
 mod nic;
 mod operations;
 mod output;
+mod perf;
 mod perftest;
 mod pingpong;
 mod report;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Exercise(args) => exercise::run(&args),
         Command::Operations(args) => operations::run(&args),
         Command::Perftest(args) => perftest::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Ucmatose(args) => cmtools::run(cmtools::Tool::Ucmatose, &args),
         Command::Udaddy(args) => cmtools::run(cmtools::Tool::Udaddy, &args),
