@@ -24,6 +24,9 @@ const DONE: &[u8; 5] = b"done\0";
 /// How long between two tries to reach a server that is not there yet.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// How long a peer is waited for that is not done yet.
+const LONGEST_PARTING: Duration = Duration::from_secs(10);
+
 /// Where a queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -222,6 +225,14 @@ pub fn receive_done(stream: &mut TcpStream) -> Result<(), CliError> {
         )));
     }
     Ok(())
+}
+
+/// Waits until the peer is done, too: it may still need an acknowledgement that has got lost. rdma-core's tools have hung
+/// up long before, so that this returns at once.
+pub fn part(mut stream: TcpStream, patience: Duration) {
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = stream.set_read_timeout(Some(patience.min(LONGEST_PARTING)));
+    let _ = stream.read(&mut [0]);
 }
 
 #[cfg(test)]

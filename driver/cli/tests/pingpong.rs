@@ -90,6 +90,20 @@ fn unreliable_services_play_too() {
 }
 
 #[test]
+fn many_queue_pairs_play_on_one_shared_receive_queue() {
+    let said = Pair::new().run(
+        &["pingpong", "srq", "-n", "100", "-q", "7", "-r", "20"],
+        &["-c"],
+        &["-e", "--json"],
+    );
+    both_well(&said);
+    let result = json(&said.1);
+    assert_eq!(result["local"].as_array().map(Vec::len), Some(7), "{result}");
+    let said = run(["pingpong", "srq", "-d", "model:none", "-q", "9", "-r", "8"]);
+    assert!(said.err.contains("9 queue pairs"), "{said:?}");
+}
+
+#[test]
 fn a_lost_datagram_ends_the_game_with_a_reason() {
     // What the server sends gets lost, its answers to who asks for its address too.
     let server = ["--loss", "1", "--peer-mac", MACS[1]];

@@ -37,6 +37,10 @@ pub struct PingpongArgs {
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: u32,
 
+    /// Queue pairs, for srq.
+    #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub num_qp: u32,
+
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides have the same. Not for ud.
     #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
     pub mtu: u16,
@@ -70,6 +74,11 @@ impl PingpongArgs {
         self.size.unwrap_or(usual)
     }
 
+    /// Queue pairs.
+    pub fn qps(&self) -> u32 {
+        if self.kind == Kind::Srq { self.num_qp } else { 1 }
+    }
+
     /// Whether this side is the client.
     pub fn is_client(&self) -> bool {
         self.server.is_some()
@@ -81,6 +90,19 @@ impl PingpongArgs {
             let text = format!(
                 "--size {} is more than the {MAX_SIZE} bytes that a message may have",
                 self.size()
+            );
+            return Err(CliError::Other(text));
+        }
+        if self.kind == Kind::Srq && self.check && self.is_client() {
+            let text = "a client's --chk compares each message with what it has sent, which srq's many messages at a time don't \
+                        allow; leave it out, or give it to the server";
+            return Err(CliError::Other(text.to_string()));
+        }
+        if self.rx_depth < self.qps() {
+            let text = format!(
+                "--rx-depth {} is less than one receive for each of {} queue pairs",
+                self.rx_depth,
+                self.qps()
             );
             return Err(CliError::Other(text));
         }
@@ -104,4 +126,6 @@ pub enum Kind {
     Uc,
     /// Unreliable datagrams; the peer may be ibv_ud_pingpong. A message that gets lost ends the game.
     Ud,
+    /// Reliable connections of several queue pairs on one shared receive queue; the peer may be ibv_srq_pingpong.
+    Srq,
 }

@@ -7,7 +7,8 @@ use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
 use ferroce::verbs::{
     Access, Ah, CounterSet, Cq, CqConfig, CqPoller, GRH_BYTES, GlobalHeader, Mr, Payload, Pd, Qp, QpConfig,
-    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, ToInit, ToRtr, ToRts, WaitError, WcSuccess,
+    QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, Srq, SrqConfig, ToInit, ToRtr, ToRts, WaitError,
+    WcSuccess,
 };
 
 use super::args::{Kind, PingpongArgs};
@@ -32,6 +33,8 @@ const SPINS: u32 = 4096;
 /// All that a side has. Fields go in this order.
 pub struct Ends {
     qps: Vec<Qp>,
+    /// Where receives are posted, if not at the queue pair.
+    srq: Option<Srq>,
     /// Where datagrams go.
     station: Option<Station>,
     poller: CqPoller,
@@ -63,7 +66,8 @@ impl Ends {
         let header = if args.kind == Kind::Ud { GRH_BYTES } else { 0 };
         let context = nic.context();
         let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
-        let (cq, poller) = Cq::create(context, CqConfig::new(args.rx_depth + 1)).map_err(failed("CQ"))?;
+        let (cq, poller) =
+            Cq::create(context, CqConfig::new(args.rx_depth + args.qps())).map_err(failed("CQ"))?;
         // As `ibv_*_pingpong`, this sends what it has received: from the same place, unless a client is to compare.
         let send_at = if args.check && args.is_client() {
             (header + size).next_multiple_of(PAGE)
@@ -85,7 +89,7 @@ impl Ends {
             .ok();
         let config = QpConfig {
             qp_type: match args.kind {
-                Kind::Rc => QpType::Rc,
+                Kind::Rc | Kind::Srq => QpType::Rc,
                 Kind::Uc => QpType::Uc,
                 Kind::Ud => QpType::Ud,
             },
@@ -93,19 +97,33 @@ impl Ends {
             max_recv_wr: args.rx_depth,
             ..QpConfig::default()
         };
-        let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
-        if let Some(counters) = &counters {
-            qp.count_with(counters).map_err(failed("counter set"))?;
-        }
-        let access = Access::empty();
+        let srq = SrqConfig {
+            max_wr: args.rx_depth,
+            max_sge: 1,
+        };
+        let srq = (args.kind == Kind::Srq).then(|| Srq::create(&pd, &srq));
+        let srq = srq.transpose().map_err(failed("shared receive queue"))?;
         let to_init = ToInit {
-            access,
+            access: Access::empty(),
             qkey: (args.kind == Kind::Ud).then_some(QKEY),
             ..ToInit::default()
         };
-        qp.modify_to_init(&to_init).map_err(failed("QP to INIT"))?;
+        let mut qps = Vec::new();
+        for _ in 0..args.qps() {
+            let qp = match &srq {
+                Some(srq) => Qp::create_on_srq(&pd, &cq, &cq, srq, &config),
+                None => Qp::create(&pd, &cq, &cq, &config),
+            };
+            let mut qp = qp.map_err(failed("QP"))?;
+            if let Some(counters) = &counters {
+                qp.count_with(counters).map_err(failed("counter set"))?;
+            }
+            qp.modify_to_init(&to_init).map_err(failed("QP to INIT"))?;
+            qps.push(qp);
+        }
         Ok(Ends {
-            qps: vec![qp],
+            qps,
+            srq,
             station: None,
             poller,
             region,
@@ -131,14 +149,19 @@ impl Ends {
             wr_id: RECV,
             sges: &sges,
         };
-        let Some(qp) = self.qps.first_mut() else {
-            return Ok(());
-        };
         while self.posted < self.rx_depth {
-            qp.post_recv(&wr).map_err(failed("receive"))?;
+            match (&mut self.srq, self.qps.first_mut()) {
+                (Some(srq), _) => srq.post_recv(&wr).map_err(failed("receive"))?,
+                (None, Some(qp)) => qp.post_recv(&wr).map_err(failed("receive"))?,
+                (None, None) => return Ok(()),
+            }
             self.posted += 1;
         }
-        qp.ring_recv();
+        match (&mut self.srq, self.qps.first_mut()) {
+            (Some(srq), _) => srq.ring(),
+            (None, Some(qp)) => qp.ring_recv(),
+            (None, None) => {}
+        }
         Ok(())
     }
 

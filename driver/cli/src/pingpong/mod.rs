@@ -63,8 +63,9 @@ fn play(args: &PingpongArgs, meeting: Meeting, nic: &Nic) -> Result<Report, CliE
         Meeting::Client(stream) => meet_server(args, nic, &mut ends, stream, (&own, gid))?,
         Meeting::Server(listener) => meet_client(args, nic, &mut ends, &listener, own.clone())?,
     };
-    let (own, peers) = peers;
+    let (own, peers, stream) = peers;
     let result = game::play(args, &mut ends)?;
+    exchange::part(stream, args.patience());
     let report = Report::new(args, own, peers, &result, ends.counters()?);
     ends.close()?;
     Ok(report)
@@ -83,7 +84,8 @@ fn destinations(ends: &Ends, gid: &LocalGid) -> Vec<Destination> {
         .collect()
 }
 
-type Both = (Vec<Destination>, Vec<Destination>);
+/// Where both sides' queue pairs are, and the connection that told.
+type Both = (Vec<Destination>, Vec<Destination>, TcpStream);
 
 fn meet_server(
     args: &PingpongArgs,
@@ -99,7 +101,7 @@ fn meet_server(
     // Before the last word: the server may send as soon as it has heard it.
     ends.connect(args, nic, &gid, own, &peers)?;
     exchange::send_done(&mut stream)?;
-    Ok((own.to_vec(), peers))
+    Ok((own.to_vec(), peers, stream))
 }
 
 fn meet_client(
@@ -127,7 +129,7 @@ fn meet_client(
     ends.connect(args, nic, &gid, &own, &peers)?;
     exchange::send(&mut stream, &own, args.kind.places())?;
     exchange::receive_done(&mut stream)?;
-    Ok((own, peers))
+    Ok((own, peers, stream))
 }
 
 /// What the peer says of its queue pairs. Its tools take a GID only if they are told to.
@@ -161,6 +163,7 @@ impl Kind {
     fn places(self) -> usize {
         match self {
             Kind::Rc | Kind::Uc | Kind::Ud => 1,
+            Kind::Srq => 256,
         }
     }
 }
