@@ -11,7 +11,6 @@ QUICK = [
     ("rc", "vlan", "-n 100 -s 1000 -m 1024 -c", ["--vlan", str(rxe.VLAN), "--priority", "3"]),
     ("uc", "ipv4", "-n 100 -s 4096 -m 1024 -c", []),
     ("uc", "ipv6", "-n 50 -s 65536 -m 4096 -c -e", []),
-    ("srq", "ipv4", "-n 200 -s 4096 -m 1024", []),
     ("ud", "ipv4", "-n 100 -s 2048 -c", []),
     ("ud", "link-local", "-n 100 -s 4096 -c -e", []),
 ]
@@ -24,7 +23,6 @@ FULL = [
     ("rc", "vlan", "-n 100 -s 65536 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
     ("uc", "link-local", "-n 100 -s 1025 -m 1024 -c", []),
     ("uc", "vlan", "-n 100 -s 9000 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
-    ("srq", "ipv6", "-n 500 -s 9000 -m 4096 -q 5 -r 100 -e", []),
     ("ud", "ipv6", "-n 500 -s 100 -c", []),
     ("ud", "vlan", "-n 100 -s 1024 -c", ["--vlan", str(rxe.VLAN)]),
 ]

@@ -107,7 +107,7 @@ pub enum SendOp<'a> {
         imm: Option<u32>,
     },
     /// SEND that also ends a key of the peer's: its region can be reached no more. RC only. The peer's completion names
-    /// the key; a peer whose key may not be ended so (IBTA vol. 1, 10.6.5.1.3) refuses the message.
+    /// the key; a peer whose key may not be ended so (IBTA vol. 1, 10.6.5) refuses the message.
     SendInvalidate {
         /// What to send.
         data: Payload<'a>,
