@@ -8,8 +8,8 @@ use ferroce::context::Context;
 use ferroce::ethernet::{EthernetConfig, EthernetQueues};
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
-    Access, Ah, GSI_QKEY, Path, Payload, QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr,
-    ToRts,
+    Access, Ah, GSI_QKEY, Path, Payload, Qp, QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, Srq,
+    SrqConfig, ToInit, ToRtr, ToRts,
 };
 use ferroce_nic_model::profile::Profile;
 use ferroce_nic_model::record::Recorder;
@@ -107,9 +107,10 @@ fn traffic(testbed: &Testbed) -> Result<(), FreshError> {
         if qp_type == QpType::Rc {
             reads(testbed, &mut a, &b)?;
         }
-        end(testbed, 0, a)?;
-        end(testbed, 1, b)?;
+        end(testbed, 0, a, None)?;
+        end(testbed, 1, b, None)?;
     }
+    shared_receives(testbed, &contexts)?;
     for (qp_type, init) in [(QpType::Ud, ToInit::ud(QKEY)), (QpType::Gsi, ToInit::default())] {
         let [mut a, mut b] = sides(&contexts, qp_type);
         for side in [&mut a, &mut b] {
@@ -117,12 +118,49 @@ fn traffic(testbed: &Testbed) -> Result<(), FreshError> {
         }
         datagrams(testbed, (&mut a, 0), (&mut b, 1))?;
         datagrams(testbed, (&mut b, 1), (&mut a, 0))?;
-        end(testbed, 0, a)?;
-        end(testbed, 1, b)?;
+        end(testbed, 0, a, None)?;
+        end(testbed, 1, b, None)?;
     }
     frames(testbed, &contexts)?;
     for context in contexts {
         context.close().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Messages into a shared receive queue with a limit, each way.
+fn shared_receives(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
+    let mut both = sides(contexts, QpType::Rc);
+    let mut srqs = Vec::new();
+    for side in &mut both {
+        let srq = Srq::create(
+            &side.pd,
+            &SrqConfig {
+                max_wr: 16,
+                max_sge: 1,
+            },
+        )
+        .map_err(failed)?;
+        let qp =
+            Qp::create_on_srq(&side.pd, &side.cq, &side.cq, &srq, &config(QpType::Rc)).map_err(failed)?;
+        std::mem::replace(&mut side.qp, qp).destroy().map_err(failed)?;
+        srqs.push(srq);
+    }
+    let [a, b] = &mut both;
+    pair::connect((&mut a.qp, &a.context), (&mut b.qp, &b.context), |_, _| ());
+    for (from, to) in [(0, 1), (1, 0)] {
+        let into = both[to].mr.sge(0..64).map_err(failed)?;
+        let sges = std::slice::from_ref(&into);
+        srqs[to].post_recv(&RecvWr { wr_id: 2, sges }).map_err(failed)?;
+        srqs[to].ring();
+        srqs[to].arm(1).map_err(failed)?;
+        let out = both[from].mr.sge(0..64).map_err(failed)?;
+        let data = Payload::Gather(std::slice::from_ref(&out));
+        post(testbed, &mut both[from], SendOp::Send { data, imm: None })?;
+        completion(&mut both[to])?;
+    }
+    for ((nic, side), srq) in both.into_iter().enumerate().zip(srqs) {
+        end(testbed, nic, side, Some(srq))?;
     }
     Ok(())
 }
@@ -157,8 +195,11 @@ fn sides(contexts: &[Arc<Context>; 2], qp_type: QpType) -> [Side; 2] {
 
 /// Takes a side down, in the order of Linux's test programs, one thing after the other: what is dropped is destroyed by
 /// the reaper, when it comes to it.
-fn end(testbed: &Testbed, nic: usize, side: Side) -> Result<(), FreshError> {
+fn end(testbed: &Testbed, nic: usize, side: Side, srq: Option<Srq>) -> Result<(), FreshError> {
     side.qp.destroy().map_err(failed)?;
+    if let Some(srq) = srq {
+        srq.destroy().map_err(failed)?;
+    }
     drop((side.poller, side.cq));
     no_more("CQ", testbed, nic)?;
     side.mr.dereg().map_err(failed)?;

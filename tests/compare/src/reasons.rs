@@ -30,7 +30,7 @@ pub struct Reasons {
 struct Difference {
     /// Patterns of roles; `*` stands for anything.
     roles: Vec<String>,
-    /// Patterns of fields, and the value that ferroce has to have: `*` for any, or where ferroce does not play the role.
+    /// Patterns of fields, and the value that ferroce has to have: `*` in it for anything; `*` alone also where ferroce does not play the role.
     ours: BTreeMap<String, String>,
     why: String,
 }
@@ -98,7 +98,8 @@ impl Reasons {
     /// Why a field differs; `None` when no entry says so, or the entry is for another value of ferroce's.
     pub fn of_field(&self, role: &str, field: &str, values: &Values) -> Option<&str> {
         let ours = values.get(&Program::Ferroce).map(join);
-        let value_fits = |wanted: &str| wanted == "*" || ours.as_deref() == Some(wanted);
+        let value_fits =
+            |wanted: &str| wanted == "*" || ours.as_deref().is_some_and(|ours| matches(wanted, ours));
         let fits = |entry: &Difference| {
             any(&entry.roles, role)
                 && entry
