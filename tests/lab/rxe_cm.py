@@ -33,11 +33,12 @@ def addresses(kind):
 def as_client(peer, name, case):
     """The server is in the guest."""
     tool, kind, options = case
-    server = peer.guest.run_in_background("timeout 80 %s %s" % (tool, options), timeout=90)
+    theirs = addresses(kind)[1]
+    # Without an address it listens for IPv4 only, and rejects others (28).
+    server = peer.guest.run_in_background("timeout 40 %s -b %s %s" % (tool, theirs, options), timeout=60)
     # Linux rejects (28) what comes while a program is at its rdma_listen.
     peer.guest.run("for i in $(seq 200); do rdma resource show cm_id | grep -q 'state LISTEN' && exit 0; sleep 0.1; done; exit 1")
-    theirs = addresses(kind)[1].split("%")[0]
-    program = rxe.Program(peer, name, [tool, "-s", theirs], options.split() + ["--json"])
+    program = rxe.Program(peer, name, [tool, "-s", theirs.split("%")[0]], options.split() + ["--json"])
     code, result = program.start().result()
     return program, code, result, server.result()
 

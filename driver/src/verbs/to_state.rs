@@ -255,7 +255,7 @@ pub struct Update {
     pub access: Option<Access>,
     /// See [`ToRtr::min_rnr_timer`]; of RC.
     pub min_rnr_timer: Option<u8>,
-    /// See [`ToInit::qkey`]; of UD.
+    /// See `qkey` of [`ToInit`]; of UD.
     pub qkey: Option<u32>,
 }
 
@@ -304,7 +304,7 @@ pub struct QpAttributes {
     pub min_rnr_timer: u8,
     /// What the peer's requests may do.
     pub access: Access,
-    /// See [`ToInit::qkey`].
+    /// See `qkey` of [`ToInit`].
     pub qkey: u32,
 }
 
