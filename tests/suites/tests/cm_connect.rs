@@ -335,19 +335,6 @@ fn c01_what_is_dropped_with_its_news_untouched_never_hangs() {
         std::thread::yield_now();
     }
     drop(asked);
-    // Nobody answers; and nobody has answered yet.
-    hosts.testbed.set_cable(false);
-    for wait in [Duration::ZERO, Duration::from_millis(1)] {
-        let asked =
-            hosts
-                .a
-                .manager
-                .start_connect(hosts.a.qp(), hosts.there(), &Params::new(), Instant::now() + wait);
-        let mut asked = asked.unwrap();
-        assert!(asked.try_finish().is_none() || wait.is_zero());
-        drop(asked);
-    }
-    hosts.testbed.set_cable(true);
     // A request that nobody looks at, one that is looked at and dropped, an acceptance that is dropped, a connection
     // whose end nobody looks at.
     let mut listener = hosts.listen();
@@ -374,6 +361,19 @@ fn c01_what_is_dropped_with_its_news_untouched_never_hangs() {
         std::thread::yield_now();
     }
     drop(passive);
+    // Nobody answers; and nobody has answered yet.
+    hosts.testbed.set_cable(false);
+    for wait in [Duration::ZERO, Duration::from_millis(1)] {
+        let asked =
+            hosts
+                .a
+                .manager
+                .start_connect(hosts.a.qp(), hosts.there(), &Params::new(), Instant::now() + wait);
+        let mut asked = asked.unwrap();
+        assert!(asked.try_finish().is_none() || wait.is_zero());
+        drop(asked);
+    }
+    hosts.testbed.set_cable(true);
     let mut fourth = ask();
     assert!(fourth.try_finish().is_none());
     drop(listener);
