@@ -112,6 +112,8 @@ def spread(task, sender, guest, device):
     queues = [name for name, value in counts.items()
               if name.startswith("rx") and name.endswith("_packets") and name[2:-8].isdigit() and value]
     task.check("frames came to several receive queues", len(queues) > 1, queues)
+    for name in ("rx_packets_phy", "tx_packets_phy", "rx_bytes_phy", "tx_bytes_phy", "rx_multicast_phy"):
+        task.check("ethtool -S: %s counts" % name, counts.get(name, 0) > 0, counts.get(name))
     task.check("checksums were complete", counts.get("rx_csum_complete", 0) > 0, counts)
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A guest is switched off while ferroce uses its NIC; the next guest opens the same NIC.
+"""A guest restarts, or is switched off, while ferroce uses its NIC; it, or the next guest, opens the same NIC.
 
 The other way round can't be seen here: QEMU 11.1 ends with an assertion when its device process dies. That case is
-tested over vfio-user without QEMU.
+tested over vfio-user without QEMU (driver/cli/tests/processes.rs: `a_killed_model_is_told_and_nothing_hangs`).
 """
 
+from lab import linux
 from lab.run import as_json, main
 
 NIC = "0000:01:00.0"
@@ -14,9 +15,20 @@ PREPARE = "modprobe vfio-pci && %s bind %s" % (FERROCE, NIC)
 
 def body(run, _arguments):
     """Guests come and go, the model stays."""
-    model = run.model("nic")
-    guest = run.guest("g0", models=model.sockets, iommu=True, cpus=1)
+    control = run.folder / "control.sock"
+    model = run.model("nic", options=["--control", str(control)])
+    guest = run.guest("g0", models=model.sockets, iommu=True, cpus=1, reboots=True)
     guest.run(PREPARE)
+    holder = guest.run_in_background("%s exercise %s open traffic=8" % (FERROCE, NIC))
+    holder.wait_for("queue pairs are busy")
+    guest.reboot()
+    run.note("the guest has restarted under a busy NIC")
+    left = linux.tell(control, "state 0")
+    run.check("the reset has left nothing in the NIC", left == "ok bus_master=false hca=Disabled pages=0", left)
+    guest.run(PREPARE)
+    info = as_json(guest.run("%s info --json %s" % (FERROCE, NIC)))
+    run.check("the restarted guest opens it", info["port"]["state"] == "PORT_ACTIVE", info)
+
     holder = guest.run_in_background("%s exercise %s open region=1048576 file=/share/never" % (FERROCE, NIC))
     holder.wait_for("Region")
     guest.process.kill()

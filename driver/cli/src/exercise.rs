@@ -1,6 +1,8 @@
 //! `ferroce exercise`, hidden: a program that holds a NIC and does one step after the other, for the tests of whole
 //! machines (tests/lab).
 
+mod traffic;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -13,6 +15,7 @@ use ferroce::function::{self, FunctionAddress, PciFunction};
 use ferroce::mem::{AllocOptions, PageKind};
 use ferroce::verbs::{Access, Cq, CqConfig, CqPoller, Mr, Pd};
 
+use self::traffic::Traffic;
 use crate::args::ExerciseArgs;
 use crate::error::{CliError, chain};
 use crate::output::say;
@@ -41,6 +44,8 @@ pub enum Step {
     Close,
     /// Wait until that file is there.
     File(PathBuf),
+    /// Keep that many queue pairs busy until this process is ended.
+    Traffic(u32),
 }
 
 impl FromStr for Step {
@@ -62,6 +67,7 @@ impl FromStr for Step {
             "gone" => Step::Gone,
             "let-go" => Step::LetGo,
             "close" => Step::Close,
+            "traffic" => Step::Traffic(bytes()?.clamp(1, 1000) as u32),
             "file" => Step::File(value.into()),
             _ => return Err(format!("no step {text:?}")),
         })
@@ -130,6 +136,12 @@ fn take(
             let function: &Arc<dyn PciFunction> = holder.context.function();
             function.reset().map_err(failed)?;
             Ok("function reset".to_string())
+        }
+        Step::Traffic(count) => {
+            let traffic = Traffic::new(&holder.context, &holder.pd, *count)?;
+            say!("{count} queue pairs are busy");
+            traffic.run()?;
+            Ok("ended".to_string())
         }
         Step::Gone => gone(holder),
         Step::LetGo => {

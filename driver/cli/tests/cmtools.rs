@@ -3,7 +3,6 @@
 mod common;
 
 #[path = "common/pair.rs"]
-#[allow(dead_code, reason = "each test binary uses a part")]
 mod pair;
 
 use std::io::{BufRead, BufReader, Read};

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 
-from . import ending, image, qemu
+from . import accel, ending, image, qemu
 
 RUNS = image.CACHE / "runs"
 
@@ -94,8 +94,9 @@ class Model:
 class Run:
     """One run. A context manager, so that all that was started ends."""
 
-    def __init__(self, name, ferroce, folder=None, kernel="6.12"):
+    def __init__(self, name, ferroce, folder=None, kernel="6.12", accel="tcg"):
         self.name = name
+        self.accel = accel
         self.kernel = kernel
         self.ferroce = pathlib.Path(ferroce).resolve()
         self.folder = pathlib.Path(folder) if folder else RUNS / name
@@ -119,7 +120,10 @@ class Run:
 
     def guest(self, name, **options):
         """Boots a guest with the ferroce program in its shared folder, and waits until it is ready."""
-        self.image = self.image or image.build(self.note)
+        if not self.image:
+            self.image = image.build(self.note)
+            self.accel = accel.choose(self.image, self.accel, self.folder, self.note)
+        options.setdefault("accel", self.accel)
         options.setdefault("kernel", self.kernel)
         guest = qemu.Guest(self.image, self.folder, name, **options)
         if not (guest.share / "ferroce").exists():
@@ -167,13 +171,15 @@ def main(name, body, options=lambda parser: None):
     parser.add_argument("--folder", help="where logs go, target/lab/runs/%s by default" % name)
     parser.add_argument("--full", action="store_true", help="the long version")
     parser.add_argument("--kernel", default="6.12", help="the guests' kernel: 6.12 (Debian's own), backports, iommufd")
+    parser.add_argument("--accel", choices=["tcg", "auto"], default="tcg",
+                        help="auto: KVM if a probe guest boots under it, once for each image")
     parser.add_argument("--timeout", type=int, default=1800, help="seconds after which it ends and shows where it stood")
     options(parser)
     arguments = parser.parse_args()
     if not os.access(arguments.ferroce, os.X_OK):
         sys.exit("%s: no program %s (cargo build --release)" % (name, arguments.ferroce))
     ending.after(arguments.timeout, TimeIsUp)
-    with Run(name, arguments.ferroce, arguments.folder, arguments.kernel) as run:
+    with Run(name, arguments.ferroce, arguments.folder, arguments.kernel, arguments.accel) as run:
         try:
             body(run, arguments)
         except (Failed, TimeIsUp, qemu.GuestError, image.ImageError, OSError, ValueError) as error:

@@ -1,0 +1,87 @@
+//! Queue pairs that are kept busy until somebody ends this process: each WRITEs to itself, through the NIC's loopback.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferroce::context::Context;
+use ferroce::gid::RoceVersion;
+use ferroce::verbs::{
+    Access, Cq, CqConfig, CqPoller, Mr, Path, Payload, Pd, Qp, QpConfig, SendFlags, SendOp, SendWr, ToInit,
+    ToRtr, ToRts,
+};
+
+use super::failed;
+use crate::error::CliError;
+
+/// Bytes of a WRITE.
+const BYTES: usize = 64 << 10;
+/// WRITEs under way on each queue pair.
+const DEPTH: u32 = 16;
+/// A completion that takes longer never comes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Busy queue pairs.
+pub struct Traffic {
+    qps: Vec<Qp>,
+    poller: CqPoller,
+    region: Mr,
+}
+
+impl Traffic {
+    /// Makes `count` queue pairs, each connected with itself.
+    pub fn new(context: &Arc<Context>, pd: &Pd, count: u32) -> Result<Traffic, CliError> {
+        let (cq, poller) =
+            Cq::create(context, CqConfig::new(count.saturating_mul(DEPTH + 1))).map_err(failed)?;
+        let region = Mr::alloc(pd, 2 * BYTES, Access::supported_by(context)).map_err(failed)?;
+        let entries = context.gids().entries();
+        let entry = entries.iter().find(|(_, entry)| entry.version == RoceVersion::V2);
+        let (index, entry) =
+            entry.ok_or_else(|| CliError::Other("the NIC has no RoCE v2 GID".to_string()))?;
+        let mac = context.port_attributes().map_err(failed)?.mac;
+        let config = QpConfig {
+            max_send_wr: DEPTH,
+            max_recv_wr: 1,
+            ..QpConfig::default()
+        };
+        let qp = |_| {
+            let mut qp = Qp::create(pd, &cq, &cq, &config).map_err(failed)?;
+            qp.modify_to_init(&ToInit::default()).map_err(failed)?;
+            let to_rtr = ToRtr::new(Path::new(*index, entry.gid, mac), qp.qpn(), 0);
+            qp.modify_to_rtr(&to_rtr).map_err(failed)?;
+            qp.modify_to_rts(&ToRts::new(0)).map_err(failed)?;
+            Ok(qp)
+        };
+        Ok(Traffic {
+            qps: (0..count).map(qp).collect::<Result<_, CliError>>()?,
+            poller,
+            region,
+        })
+    }
+
+    /// Keeps them busy until something fails.
+    pub fn run(mut self) -> Result<(), CliError> {
+        let sges = [self.region.sge(0..BYTES).map_err(failed)?];
+        let op = SendOp::Write {
+            data: Payload::Gather(&sges),
+            remote: self.region.remote(BYTES),
+            imm: None,
+        };
+        let flags = SendFlags::SIGNALED;
+        let mut wrong = None;
+        loop {
+            for qp in &mut self.qps {
+                while qp.outstanding().0 < DEPTH {
+                    qp.post_send(&SendWr { wr_id: 0, op, flags }).map_err(failed)?;
+                }
+                qp.ring_send();
+            }
+            self.poller.wait(Instant::now() + PATIENCE).map_err(failed)?;
+            self.poller
+                .poll(1024, |wc| wrong = wc.result().err().map(failed).or(wrong.take()))
+                .map_err(failed)?;
+            if let Some(error) = wrong {
+                return Err(error);
+            }
+        }
+    }
+}
