@@ -721,3 +721,53 @@ fn pollers_on_threads_of_their_own_release_while_the_owner_posts() {
     assert_eq!(bed.srq.outstanding(), 0);
     bed.assert_clean();
 }
+
+#[test]
+fn a_queue_that_the_device_gives_up_says_so() {
+    let mut bed = Bed::new(
+        1,
+        1,
+        SrqConfig {
+            max_wr: 8,
+            max_sge: 1,
+        },
+    );
+    bed.post(0).unwrap();
+    bed.srq.ring();
+    // More receives than the ring has: what no driver writes.
+    let srqn = bed.srq.srqn().get();
+    bed.testbed
+        .with_nic(1, |nic| {
+            let record = nic.data_plane.objects.srqs.get(srqn).unwrap().dbr;
+            nic.data_plane
+                .host
+                .write(record, &0x4000u32.to_be_bytes())
+                .unwrap();
+        })
+        .unwrap();
+    bed.send(0, 1).unwrap();
+    let event = wait_for(&bed.contexts[1], || bed.srq.next_event());
+    assert_eq!(event, EventType::SRQ_CATASTROPHIC_ERROR);
+    assert!(bed.srq.has_failed());
+    // It can go all the same, and its buffer comes back.
+    drop(bed.receivers.pop());
+    assert_eq!(bed.srq.destroy().unwrap().len(), 1);
+}
+
+#[test]
+fn a_queue_pair_that_never_connected_is_drained_too() {
+    let mut bed = Bed::new(0, 1, SrqConfig::default());
+    let mut qp = bed.receiver(0);
+    qp.drain(Instant::now() + PATIENCE, || ()).unwrap();
+    qp.modify_to_init(&ToInit::default()).unwrap();
+    let poller = &mut bed.pollers[0];
+    let mut shown = 0;
+    qp.drain(Instant::now() + PATIENCE, || {
+        shown += poller.poll(8, |wc| drop(wc.result())).unwrap();
+    })
+    .unwrap();
+    assert_eq!(shown, 0, "only the driver's own marker");
+    assert!(qp.last_wqe_reached());
+    qp.destroy().unwrap();
+    bed.assert_clean();
+}
