@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce::cmdq::CommandTrace;
 use ferroce::context::{Context, OpenConfig};
-use ferroce::error::OpenError;
-use ferroce::function::{self, FunctionAddress};
+use ferroce::function::{self, FunctionAddress, PciFunction};
 use ferroce::host::Host;
-use ferroce::port::PortAttributes;
+use ferroce_firmware_iface::cmds::QueryNicVportContext;
+use ferroce_firmware_iface::command::Command as _;
 use serde_json::{Value, json};
 
 use crate::args::ReportArgs;
@@ -20,13 +20,20 @@ use crate::output::say;
 /// Most bytes of a command's input or output that are kept: more than any command of a bring-up has.
 const MOST_BYTES: usize = 1 << 16;
 
-type Commands = Arc<Mutex<Vec<Value>>>;
+/// What was said to firmware, and what in it names this one card.
+#[derive(Debug, Default)]
+struct Said {
+    commands: Vec<Value>,
+    ids: Vec<Vec<u8>>,
+}
+
+type Kept = Arc<Mutex<Said>>;
 
 pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
-    let commands = Commands::default();
-    let (session, ids) = session(&args.device, &commands);
-    let ok = session["error"].is_null();
-    let commands = std::mem::take(&mut *commands.lock().unwrap_or_else(PoisonError::into_inner));
+    let kept = Kept::default();
+    let session = session(&args.device, &kept);
+    let error = session["error"].as_str().map(str::to_owned);
+    let Said { commands, ids } = std::mem::take(&mut *kept.lock().unwrap_or_else(PoisonError::into_inner));
     let count = commands.len();
     let report = json!({
         "format": 1,
@@ -44,13 +51,15 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         "{}: {count} firmware commands, {}; MAC addresses and GUIDs are blotted out. Please look through it before you \
          send it.",
         args.file.display(),
-        if ok {
-            "all went well"
-        } else {
-            "NOT all went well, see \"error\" in it"
+        match &error {
+            None => "all went well".to_string(),
+            Some(error) => format!("NOT all went well ({error})"),
         }
     );
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match error {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::FAILURE,
+    })
 }
 
 /// What the machine says of the function, without its names and addresses on the network.
@@ -70,25 +79,27 @@ fn device(device: &FunctionAddress) -> Value {
     }
 }
 
-/// Brings the NIC up and shuts it down. What came of it, and what in it names this one card.
-fn session(device: &FunctionAddress, commands: &Commands) -> (Value, Vec<Vec<u8>>) {
-    let function = match function::open(device) {
-        Ok(function) => function,
-        Err(error) => return (json!({ "error": chain(&error) }), Vec::new()),
-    };
+/// Brings the NIC up and shuts it down. What came of it.
+fn session(device: &FunctionAddress, kept: &Kept) -> Value {
+    match function::open(device) {
+        Ok(function) => up_and_down(function, kept),
+        Err(error) => json!({ "error": chain(&error) }),
+    }
+}
+
+fn up_and_down(function: Arc<dyn PciFunction>, kept: &Kept) -> Value {
     let msix_vectors = function.msix_vectors();
-    let kept = Arc::clone(commands);
+    let kept = Arc::clone(kept);
     let tracer = move |trace: &CommandTrace<'_>| {
-        kept.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(command(trace));
+        let mut said = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        said.commands.push(command(trace));
+        said.ids.extend(ids(trace));
     };
     let context = match Context::open(function, OpenConfig::new().tracer(Arc::new(tracer))) {
         Ok(context) => context,
-        Err(error) => return (json!({ "error": open_error(&error) }), Vec::new()),
+        Err(error) => return json!({ "error": chain(&error) }),
     };
     let port = context.port_attributes();
-    let ids = port.as_ref().map(ids).unwrap_or_default();
     let mut found = json!({
         "product": context.product(),
         "firmware": context.firmware_version().to_string(),
@@ -105,11 +116,7 @@ fn session(device: &FunctionAddress, commands: &Commands) -> (Value, Vec<Vec<u8>
         Ok(report) => found["close"] = json!(format!("{report:?}")),
         Err(error) => found["error"] = json!(chain(&error)),
     }
-    (found, ids)
-}
-
-fn open_error(error: &OpenError) -> String {
-    chain(error)
+    found
 }
 
 fn command(trace: &CommandTrace<'_>) -> Value {
@@ -127,15 +134,21 @@ fn hex(bytes: &[u8]) -> String {
     kept.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The bytes by which one card can be told from another: its MAC address, the interface id made of it, its GUIDs.
-fn ids(port: &PortAttributes) -> Vec<Vec<u8>> {
-    let [a, b, c, d, e, f] = port.mac.0;
-    vec![
-        vec![a ^ 2, b, c, 0xff, 0xfe, d, e, f],
-        port.mac.0.to_vec(),
-        port.node_guid.to_be_bytes().to_vec(),
-        port.system_image_guid.to_be_bytes().to_vec(),
-    ]
+/// The bytes by which one card can be told from another, where a command asks for them: its MAC address, the interface id
+/// made of it, its GUIDs. Also those of a bring-up that fails later are kept: such a report is the one that is sent.
+fn ids(trace: &CommandTrace<'_>) -> Vec<Vec<u8>> {
+    if trace.opcode != QueryNicVportContext::OPCODE {
+        return Vec::new();
+    }
+    let Ok(vport) = QueryNicVportContext.decode(trace.output) else {
+        return Vec::new();
+    };
+    let [a, b, c, d, e, f] = vport.permanent_address().to_bytes();
+    let guids = [vport.system_image_guid(), vport.port_guid(), vport.node_guid()];
+    let own = [vec![a ^ 2, b, c, 0xff, 0xfe, d, e, f], vec![a, b, c, d, e, f]];
+    own.into_iter()
+        .chain(guids.map(|guid| guid.to_be_bytes().to_vec()))
+        .collect()
 }
 
 /// Blots out what names one card, where it stands as hexadecimal digits.
@@ -151,11 +164,38 @@ fn hide(mut text: String, ids: &[Vec<u8>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroce::function::InProcess;
+    use ferroce_firmware_iface::opcode::Opcode;
+    use ferroce_firmware_iface::status::CommandStatus;
+    use ferroce_nic_model::fw::Fault;
+    use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
+    use ferroce_suites::pair;
 
     #[test]
     fn what_names_a_card_is_blotted_out() {
         let ids = [vec![2, 0xfe, 0x44, 0x0c, 0xe0, 1], vec![0; 8]];
         let text = "0000000000000000 02fe440ce001 02fe440ce002".to_string();
         assert_eq!(hide(text, &ids), "0000000000000000 xxxxxxxxxxxx 02fe440ce002");
+    }
+
+    /// A bring-up that fails is what is most likely sent, and has told the card's names before.
+    #[test]
+    fn a_bring_up_that_fails_names_no_card_either() {
+        let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+        let refused = Fault::Status(CommandStatus::EXCEED_LIM, 7);
+        let injected = testbed.with_nic(0, |nic| {
+            let faults = nic.firmware().faults_mut();
+            faults.inject(Some(Opcode::SET_ROCE_ADDRESS), 0, refused);
+        });
+        injected.expect("a NIC");
+        let function = InProcess::new("nic", testbed.device(0).unwrap()).unwrap();
+        let kept = Kept::default();
+        let session = up_and_down(Arc::new(function), &kept);
+        assert!(session["error"].is_string(), "{session}");
+        let said = std::mem::take(&mut *kept.lock().unwrap());
+        let (text, names) = (json!(said.commands).to_string(), pair::mac(0).0);
+        assert!(text.contains(&hex(&names)), "{text}");
+        let text = hide(text, &said.ids);
+        assert!(!text.contains(&hex(&names)) && text.contains("xx"), "{text}");
     }
 }
