@@ -103,7 +103,8 @@ impl Host {
     }
 
     /// Gives a function back to the driver that it had before [`Host::bind`]; one that was bound by other means to the
-    /// driver that the kernel chooses. Nothing is done where vfio-pci does not have it.
+    /// driver that the kernel chooses. Nothing is done where vfio-pci does not have it, unless an earlier change was left
+    /// half done.
     ///
     /// Waits while a process has the function open: the kernel asks that process to let go of it.
     ///
@@ -111,7 +112,17 @@ impl Host {
     /// As [`Host::bind`].
     pub fn unbind(&self, address: PciAddress) -> Result<Binding, HostError> {
         let function = self.function(address)?;
-        let remembered = self.remembered(address);
+        let mut remembered = self.remembered(address);
+        // Somebody has given it to another driver since, by hand: that is not ours to undo.
+        if !function.bound_to_vfio()
+            && function.driver.is_some()
+            && remembered
+                .as_ref()
+                .is_some_and(|before| before.driver != function.driver)
+        {
+            self.forget(address)?;
+            remembered = None;
+        }
         if !function.bound_to_vfio() && remembered.is_none() {
             return Ok(Binding {
                 before: function.driver.clone(),
@@ -348,6 +359,20 @@ mod tests {
         nic.set("driver_override", "vfio-pci");
         let undone = unbind(&machine, NIC).expect("unbinds");
         assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+    }
+
+    #[test]
+    fn v17_one_that_another_driver_was_given_since_is_left_to_it() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        machine.driver("mlx5_core");
+        machine.nic(NIC, None, Some(7));
+        assert!(bind(&machine, NIC).expect("binds").changed);
+        let address = machine.address(NIC);
+        machine.host.release(address).expect("by hand");
+        let left = unbind(&machine, NIC).expect("is left alone");
+        assert_eq!((left.after.as_deref(), left.changed), (Some("mlx5_core"), false));
+        assert!(machine.host.remembered(address).is_none());
     }
 
     #[test]

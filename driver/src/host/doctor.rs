@@ -155,7 +155,7 @@ impl Host {
         const NAME: &str = "VFIO container";
         let file = self.roots.dev.join("vfio/vfio");
         let iommufd = self.roots.dev.join("iommu");
-        if self.system.may_use(&iommufd) && !file.exists() {
+        if self.system.may_use(&iommufd) && !self.system.may_use(&file) {
             return Check::ok(NAME, format!("none, but {}", iommufd.display()));
         }
         if !file.exists() {
@@ -282,17 +282,12 @@ impl Host {
     fn device_file(&self, function: &Function) -> Option<Check> {
         const NAME: &str = "device file";
         let group = function.group.as_ref().filter(|_| function.bound_to_vfio())?;
-        let mut files = vec![self.roots.group_file(group.id)];
-        let own = names(self.folder(function.address).join("vfio-dev"));
-        files.extend(
-            own.iter()
-                .map(|name| self.roots.dev.join("vfio/devices").join(name)),
-        );
-        if let Some(file) = files.iter().find(|file| self.system.may_use(file)) {
+        let group_file = self.roots.group_file(group.id);
+        if let Some(file) = self.way(function) {
             return Some(Check::ok(NAME, format!("{} may be opened", file.display())).of(function));
         }
-        let file = files[0].display();
-        let check = if files[0].exists() {
+        let file = group_file.display();
+        let check = if group_file.exists() {
             Check::failed(
                 NAME,
                 format!("no permission for {file}"),
@@ -510,6 +505,59 @@ mod tests {
                 .examine(Some(machine.address("0000:99:00.0")))
                 .is_err()
         );
+    }
+
+    /// A user with the files of iommufd needs no group.
+    #[test]
+    fn v17_the_files_of_iommufd_do_in_place_of_the_groups() {
+        let machine = healthy();
+        machine.file("sys/bus/pci/devices/0000:3b:00.0/vfio-dev/vfio3/dev", "511:3");
+        machine.file("dev/vfio/devices/vfio3", "");
+        machine.forbid("dev/vfio/7");
+        // Without /dev/iommu the function's own file is no use.
+        says(&machine, Outcome::Failed, &["no permission for", "vfio/7"]);
+        let missing = |machine: &Machine| machine.host.functions().expect("listed")[0].missing.join("; ");
+        assert!(
+            missing(&machine).contains("permission for"),
+            "{}",
+            missing(&machine)
+        );
+        machine.file("dev/iommu", "");
+        assert!(examine(&machine).iter().all(|c| c.outcome == Outcome::Ok));
+        assert_eq!(missing(&machine), "");
+        machine.remove("dev/vfio/devices/vfio3");
+        machine.remove("dev/vfio/7");
+        assert!(!missing(&machine).contains("permission"), "{}", missing(&machine));
+        assert!(
+            missing(&machine).ends_with("vfio/7 is not there"),
+            "{}",
+            missing(&machine)
+        );
+    }
+
+    /// Files where links should be, loops, what is no number: the function is left out or unsaid, the others are told.
+    #[test]
+    fn v17_an_odd_function_hides_no_other() {
+        let machine = healthy();
+        let odd = machine.other("0000:5e:00.0", "0x15b3", "0x1017", None, None);
+        odd.set("driver", "no link");
+        let mangled = machine.nic("0000:60:00.0", None, None);
+        for attribute in [
+            "numa_node",
+            "current_link_width",
+            "max_link_speed",
+            "iommu_group/x",
+        ] {
+            mangled.set(attribute, "\u{7f}\u{fffd} 99999999999999999999");
+        }
+        let own = "sys/bus/pci/devices/0000:61:00.0";
+        machine.nic("0000:61:00.0", None, None);
+        std::os::unix::fs::symlink("driver", machine.path(own).join("driver")).expect("link");
+        let listed = machine.host.functions().expect("listed");
+        let addresses: Vec<String> = listed.iter().map(|f| f.address.to_string()).collect();
+        assert_eq!(addresses, [NIC, "0000:61:00.0"]);
+        assert!(machine.host.function(machine.address("0000:5e:00.0")).is_err());
+        assert!(!examine(&machine).is_empty());
     }
 
     #[test]

@@ -104,10 +104,11 @@ pub struct Netdev {
 }
 
 impl Host {
-    /// All functions that this driver knows, by address.
+    /// All functions that this driver knows, by address. One whose links in sysfs can't be read is left out, with a
+    /// warning in the log.
     ///
     /// # Errors
-    /// [`HostError::Function`] where a link of sysfs can't be read.
+    /// None at present.
     pub fn functions(&self) -> Result<Vec<Function>, HostError> {
         let mut found = Vec::new();
         for name in names(self.sys("bus/pci/devices")) {
@@ -118,7 +119,8 @@ impl Host {
                 Ok(function) => found.push(function),
                 // It is another kind of device, or has been unplugged meanwhile.
                 Err(HostError::NotSupported { .. } | HostError::NoSuchDevice { .. }) => {}
-                Err(error) => return Err(error),
+                // The others are there nevertheless.
+                Err(error) => log::warn!("{address} is left out: {error}"),
             }
         }
         found.sort_by_key(|function| function.address);
@@ -180,7 +182,8 @@ impl Host {
         let mut others = Vec::new();
         for member in members.into_iter().filter(|member| *member != own) {
             others.push(Member {
-                driver: link_name(&self.sys("bus/pci/devices").join(&member).join("driver"))?,
+                driver: link_name(&self.sys("bus/pci/devices").join(&member).join("driver"))
+                    .unwrap_or_default(),
                 address: member,
             });
         }
@@ -230,11 +233,27 @@ impl Host {
             missing.push(format!("vfio-pci: `ferroce bind {address}`"));
         } else if let Some(group) = &function.group {
             let file = self.roots.group_file(group.id);
-            if !self.system.may_use(&file) {
-                missing.push(format!("permission for {}", file.display()));
+            if self.way(function).is_none() {
+                let file_name = file.display();
+                missing.push(match file.exists() {
+                    true => format!("permission for {file_name}"),
+                    false => format!("the device file: {file_name} is not there"),
+                });
             }
         }
         missing
+    }
+
+    /// The device file by which the function can be opened, as [`open`](crate::function::open) chooses: the group's, or
+    /// the function's own if iommufd may be used too.
+    pub(super) fn way(&self, function: &Function) -> Option<PathBuf> {
+        let group = function.group.as_ref()?;
+        let may = |file: &PathBuf| self.system.may_use(file);
+        let own = names(self.folder(function.address).join("vfio-dev")).into_iter();
+        let own = own.map(|name| self.roots.dev.join("vfio/devices").join(name));
+        let iommufd = may(&self.roots.dev.join("iommu"));
+        let by_group = Some(self.roots.group_file(group.id)).filter(may);
+        by_group.or_else(|| own.filter(|_| iommufd).find(may))
     }
 }
 

@@ -69,6 +69,11 @@ impl Machine {
         text.parse().expect("an address")
     }
 
+    /// Where something below the root is.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
     /// A file with a text, below the root.
     pub fn file(&self, path: &str, text: &str) {
         let path = self.root.path().join(path);
