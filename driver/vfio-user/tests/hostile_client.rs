@@ -135,7 +135,7 @@ fn version_is_agreed_downwards_and_once() {
 }
 
 #[test]
-fn truncated_payloads_are_answered() {
+fn v10_truncated_payloads_are_answered() {
     let served = Served::new(1);
     let mut client = RawClient::new(&served);
     for command in 0..=20 {
@@ -157,7 +157,7 @@ fn truncated_payloads_are_answered() {
 }
 
 #[test]
-fn impossible_dma_maps_are_refused() {
+fn v10_impossible_dma_maps_are_refused() {
     let served = Served::new(1);
     let mut client = RawClient::new(&served);
     let memory = || vec![memfd(0x4000, true)];
@@ -230,7 +230,7 @@ fn unsealed_memory_and_too_many_maps_are_refused() {
 
 // What QEMU does at start and at guest reset.
 #[test]
-fn unmaps_of_nothing_are_answered() {
+fn v10_unmaps_of_nothing_are_answered() {
     let served = Served::new(1);
     let mut client = RawClient::new(&served);
     for page in 0..1000u64 {
@@ -673,7 +673,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_messages_are_survived(
+    fn v10_any_messages_are_survived(
         messages in prop::collection::vec((any_message(), 0usize..4), 1..40),
         negotiate in any::<bool>(),
     ) {

@@ -91,7 +91,7 @@ fn client_process() {
 }
 
 #[test]
-fn fifty_killed_clients_leave_nothing_behind() {
+fn v08_fifty_killed_clients_leave_nothing_behind() {
     if is_a_child() {
         return;
     }
