@@ -145,6 +145,8 @@ def one_profile(task, arguments, profile):
         task.check("%s: an active RoCE port with its GIDs" % guest.name, gid is not None and "PORT_ACTIVE" in info, info)
     table_follows(task, guests[0], device)
     commands = QUICK + (FULL if arguments.full else [])
+    if profile == "connectx5":
+        task.check("atomics are offered", "ATOMIC_HCA" in info, info)
     # The recorded ConnectX-4 answers atomics in big-endian order only, which Linux does not offer to programs.
     commands += ATOMIC if arguments.full and "ATOMIC_HCA" in info else []
     for pair in commands:
