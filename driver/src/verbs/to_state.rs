@@ -308,9 +308,14 @@ pub struct QpAttributes {
     pub qkey: u32,
 }
 
-/// log2 of a number of READs, rounded up.
-pub(super) fn log_depth(count: u8) -> u8 {
+/// log2 of a number of READs that are answered at a time, rounded up: no fewer than was promised.
+pub(super) fn log_answered(count: u8) -> u8 {
     count.max(1).next_power_of_two().trailing_zeros() as u8
+}
+
+/// log2 of a number of READs that are asked at a time, rounded down: one more than the peer answers is an invalid request.
+pub(super) fn log_asked(count: u8) -> u8 {
+    count.max(1).ilog2() as u8
 }
 
 /// Whether the standard has that transition (IBTA vol. 1, 10.3.1, figure 124). ERR and RESET can be reached from anywhere; of

@@ -129,9 +129,8 @@ fn each_service_has_its_attributes_and_no_others() {
 }
 
 #[test]
-fn depths_are_rounded_up() {
-    assert_eq!(
-        [0, 1, 2, 3, 4, 5, 16, 128].map(log_depth),
-        [0, 0, 1, 2, 2, 3, 4, 7]
-    );
+fn more_reads_are_never_asked_than_said_and_never_fewer_answered() {
+    let counts = [0, 1, 2, 3, 4, 5, 16, 127, 128];
+    assert_eq!(counts.map(log_answered), [0, 0, 1, 2, 2, 3, 4, 7, 7]);
+    assert_eq!(counts.map(log_asked), [0, 0, 1, 1, 2, 2, 4, 6, 7]);
 }

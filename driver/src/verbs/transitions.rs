@@ -13,7 +13,7 @@ use super::local::LocalBuffer;
 use super::mkey::Access;
 use super::qp::Qp;
 use super::qp_parts::datagram_limits;
-use super::to_state::{ToInit, ToRtr, ToRts, Update, allowed, check_psn, log_depth};
+use super::to_state::{ToInit, ToRtr, ToRts, Update, allowed, check_psn, log_answered, log_asked};
 use crate::ring::{PostError, QpState, QpType};
 
 /// `qpc.atomic_mode`: as the IBTA has it.
@@ -103,7 +103,7 @@ impl Qp {
         qpc.set_log_msg_max(caps.general().log_max_msg())?;
         qpc.set_remote_qpn(to.remote_qpn.get())?;
         qpc.set_next_rcv_psn(to.rq_psn)?;
-        qpc.set_log_rra_max(log_depth(to.max_dest_rd_atomic))?;
+        qpc.set_log_rra_max(log_answered(to.max_dest_rd_atomic))?;
         qpc.set_min_rnr_nak(to.min_rnr_timer)?;
         let path = qpc.primary_address_path_mut();
         to.path
@@ -186,7 +186,7 @@ impl Qp {
         to.check(self.pd.context().caps(), self.qp_type())?;
         let mut qpc = self.context()?;
         qpc.set_next_send_psn(to.sq_psn)?;
-        qpc.set_log_sra_max(log_depth(to.max_rd_atomic))?;
+        qpc.set_log_sra_max(log_asked(to.max_rd_atomic))?;
         qpc.set_retry_count(to.retry_count)?;
         qpc.set_rnr_retry(to.rnr_retry)?;
         qpc.primary_address_path_mut().set_ack_timeout(to.timeout)?;
