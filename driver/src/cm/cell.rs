@@ -58,6 +58,23 @@ impl<T> Cell<T> {
         }
     }
 
+    /// Drops news that `keep` says are worth nothing any more; how many are left.
+    pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) -> usize {
+        let mut queue = lock(&self.news);
+        queue.retain(keep);
+        if queue.is_empty()
+            && let Some(fd) = self.fd.get()
+        {
+            fd.drain();
+        }
+        queue.len()
+    }
+
+    /// How many news there are.
+    pub(super) fn len(&self) -> usize {
+        lock(&self.news).len()
+    }
+
     /// Wakes a task at the next news; there is one that waits at a time.
     #[cfg(feature = "tokio")]
     pub(super) fn wake_at_news(&self, waker: &std::task::Waker) {

@@ -52,10 +52,7 @@ impl Place {
         core.machine
             .listen(service, backlog)
             .map_err(|_| ListenError::InUse { address })?;
-        let listening = Listening {
-            address: address.ip(),
-            cell: cell.clone(),
-        };
+        let listening = Listening::new(address.ip(), cell.clone());
         core.listeners.insert(service, listening);
         drop(core);
         Ok(Self {

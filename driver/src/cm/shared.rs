@@ -33,6 +33,8 @@ const MAX_PATHS: usize = 4096;
 const MAX_RESOLVING: usize = 64;
 /// Datagrams that wait for the way back to their sender.
 const MAX_WAITING: usize = 64;
+/// Requests at a listener before it is tidied for the first time.
+const TIDY_AT: usize = 256;
 /// How long a datagram waits for that.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -82,6 +84,18 @@ pub(super) enum Incoming {
 pub(super) struct Listening {
     pub(super) address: IpAddr,
     pub(super) cell: Arc<Cell<Incoming>>,
+    /// How many requests may lie in the cell before those are taken out whose senders have given up.
+    tidy_at: usize,
+}
+
+impl Listening {
+    pub(super) fn new(address: IpAddr, cell: Arc<Cell<Incoming>>) -> Listening {
+        Listening {
+            address,
+            cell,
+            tidy_at: TIDY_AT,
+        }
+    }
 }
 
 /// All that a lock is needed for.
@@ -457,7 +471,35 @@ impl Core {
         (any || listening.address == addresses.destination).then_some(listening)
     }
 
+    /// Takes requests out of a listener's cell whose senders have given up: a peer could ask and take it back for ever, and
+    /// the program may be slow to look.
+    fn tidy(&mut self, service: ServiceId) {
+        let Core {
+            machine,
+            cells,
+            listeners,
+            ..
+        } = self;
+        let Some(listening) = listeners.get_mut(&service) else {
+            return;
+        };
+        if listening.cell.len() < listening.tidy_at {
+            return;
+        }
+        let left = listening.cell.retain(|incoming| match incoming {
+            Incoming::Connection { id, .. } if !machine.is_requested(*id) => {
+                cells.remove(id);
+                false
+            }
+            Incoming::Datagram { id, .. } => machine.is_requested(*id),
+            _ => true,
+        });
+        // Each look at all of them is paid for by as many that came.
+        listening.tidy_at = TIDY_AT.max(2 * left);
+    }
+
     fn requested(&mut self, id: CommId, requested: Box<Requested>, max_mtu: Mtu) {
+        self.tidy(requested.service_id);
         let refused = match IpHeader::parse(&requested.private_data) {
             // Linux's RDMA CM says the same to a header that it doesn't know.
             Err(error) => {
@@ -492,6 +534,7 @@ impl Core {
     }
 
     fn sidr_requested(&mut self, id: CommId, requested: Box<SidrRequested>) {
+        self.tidy(requested.service_id);
         let addresses = IpHeader::parse(&requested.private_data).ok();
         let listening = addresses.and_then(|addresses| {
             let listening = self.listener_for(PortSpace::Udp, requested.service_id, &addresses)?;
@@ -533,3 +576,7 @@ pub(super) fn after_header(private_data: &[u8]) -> &[u8] {
 pub(super) fn remote_address(path: &Path, addresses: &IpHeader) -> SocketAddr {
     SocketAddr::new(path.dgid.to_ip(), addresses.source.port())
 }
+
+#[cfg(test)]
+#[path = "shared_tests.rs"]
+mod tests;

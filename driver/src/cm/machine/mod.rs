@@ -116,6 +116,13 @@ impl Machine {
         self.conns.contains_key(&id)
     }
 
+    /// Whether a peer waits for the program's answer to that request.
+    #[must_use]
+    pub fn is_requested(&self, id: CommId) -> bool {
+        let waits = |conn: &Conn| matches!(conn.state, State::ReqRcvd | State::MraReqSent);
+        self.conns.get(&id).is_some_and(waits) || self.sidr.is_asked(id)
+    }
+
     /// Connections that are in use with the peer at an address, and the MAC address that each sends to.
     #[must_use]
     pub fn in_use_with(&self, gid: Gid) -> Vec<(CommId, MacAddress)> {

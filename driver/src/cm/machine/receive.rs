@@ -109,7 +109,8 @@ impl Machine {
             answer: None,
             interval: TimeCode::new(req.local_cm_response_timeout())
                 .duration()
-                .clamp(self.config.response_timeout.duration() / 8, self.config.patience),
+                .max(self.config.response_timeout.duration() / 8)
+                .min(self.config.patience),
             tries: 0,
             max_tries: req.max_cm_retries(),
             timer: Some(now + self.config.service_timeout.duration()),

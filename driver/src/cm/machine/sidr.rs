@@ -48,8 +48,9 @@ impl Sidr {
         self.asked.is_empty() && self.requests.is_empty() && self.by_remote.is_empty()
     }
 
-    fn len(&self) -> usize {
-        self.asked.len() + self.requests.len()
+    /// Whether a peer waits for that answer.
+    pub(super) fn is_asked(&self, id: CommId) -> bool {
+        self.requests.contains_key(&id)
     }
 }
 
@@ -66,7 +67,7 @@ impl Machine {
         private_data: &[u8],
         deadline: Option<Instant>,
     ) -> Result<CommId, MachineError> {
-        self.check_sidr_room()?;
+        self.check_sidr_room(self.sidr.asked.len())?;
         let (id, transaction_id) = (self.fresh_id(), self.fresh_transaction());
         let mad = build::sidr_req(id, transaction_id, service.0, private_data)?;
         let at = now + self.config.response_timeout.duration();
@@ -83,9 +84,10 @@ impl Machine {
         Ok(id)
     }
 
-    fn check_sidr_room(&self) -> Result<(), MachineError> {
+    /// Peers' requests and this side's own have room of their own: nobody else can use up ours.
+    fn check_sidr_room(&self, have: usize) -> Result<(), MachineError> {
         let max = self.config.max_sidr;
-        if self.sidr.len() >= max {
+        if have >= max {
             let what = "requests for datagram services";
             return Err(MachineError::Full { what, max });
         }
@@ -146,7 +148,7 @@ impl Machine {
             }
             return;
         }
-        if self.check_sidr_room().is_err() {
+        if self.check_sidr_room(self.sidr.requests.len()).is_err() {
             self.counters.dropped += 1;
             return;
         }

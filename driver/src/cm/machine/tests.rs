@@ -653,6 +653,39 @@ fn tables_are_bounded() {
 }
 
 #[test]
+fn peers_can_not_use_up_this_sides_own_room_for_datagram_services() {
+    let config = MachineConfig {
+        max_sidr: 2,
+        ..MachineConfig::default()
+    };
+    let (now, udp) = (Instant::now(), ServiceId::of_port(PortSpace::Udp, 9));
+    let (mut a, mut b) = (machine(23, 0, MachineConfig::default()), machine(23, 1, config));
+    b.listen(udp, 1).unwrap();
+    for _ in 0..3 {
+        a.sidr_request(now, &path_to(1), udp, &[], None).unwrap();
+        let asked = a.poll_transmit().unwrap();
+        b.handle_mad(now, &path_to(0), &asked.mad[..]);
+    }
+    assert_eq!(b.counters().dropped, 1);
+    b.sidr_request(now, &path_to(0), udp, &[], None).unwrap();
+}
+
+#[test]
+fn a_response_timeout_above_the_patience_is_no_reason_to_panic() {
+    let config = MachineConfig {
+        response_timeout: TimeCode::new(31),
+        ..MachineConfig::default()
+    };
+    let now = Instant::now();
+    let (mut a, mut b) = (machine(24, 0, MachineConfig::default()), machine(24, 1, config));
+    b.listen(service(), 1).unwrap();
+    a.connect(now, &ask(1)).unwrap();
+    let asked = a.poll_transmit().unwrap();
+    b.handle_mad(now, &path_to(0), &asked.mad[..]);
+    assert!(matches!(b.poll_event(), Some(MachineEvent::Requested(..))));
+}
+
+#[test]
 fn a_datagram_service_is_found_or_not() {
     let mut net = Net::new(17, Wire::default());
     let udp = ServiceId::of_port(PortSpace::Udp, 9);

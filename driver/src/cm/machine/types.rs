@@ -84,7 +84,7 @@ pub struct MachineConfig {
     pub patience: Duration,
     /// Most connections at a time, those in time-wait included.
     pub max_connections: usize,
-    /// Most requests for a datagram service's queue pair at a time.
+    /// Most requests for a datagram service's queue pair at a time: of this side, and as many of peers.
     pub max_sidr: usize,
 }
 
