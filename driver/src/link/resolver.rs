@@ -77,8 +77,10 @@ impl cm::Resolver for Agent {
 
     fn lookup(&self, address: IpAddr) -> Option<Path> {
         let route = self.route_now(address)?;
+        // Datagrams may name any sender: addresses that nobody answers for are not followed.
+        let path = route.path()?;
         self.follow(&route);
-        route.path()
+        Some(path)
     }
 
     fn watch(&self, handler: cm::NeighbourHandler) {

@@ -440,6 +440,21 @@ fn c07_a_neighbour_whose_mac_changes_is_told_of() {
     assert_eq!(watch_count(&a), 1, "the manager's own is left");
 }
 
+/// Datagrams of the connection manager may come from any address: only neighbours that there are get followed.
+#[test]
+fn addresses_that_nobody_has_are_not_followed() {
+    let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
+    let a = agent(&testbed, 0, &["10.9.0.1/24"]);
+    let b = agent(&testbed, 1, &["10.9.0.2/24"]);
+    for last in 10..30 {
+        assert_eq!(Resolver::lookup(&a, IpAddr::from([10, 9, 0, last])), None);
+    }
+    assert_eq!(watch_count(&a), 0);
+    until("the way", || Resolver::lookup(&a, ip("10.9.0.2")));
+    assert_eq!(watch_count(&a), 1);
+    drop((a, b));
+}
+
 fn watch_count(agent: &Agent) -> usize {
     agent
         .neighbours()
