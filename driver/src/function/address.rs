@@ -180,7 +180,7 @@ mod tests {
             ("vfio-user:", "path"),
             ("in-process:x", "object"),
             ("iommufd:", "no '.'"),
-            ("group:iommufd:3b:00.0", "too many"),
+            ("group:iommufd:3b:00.0", "the domain"),
         ] {
             let error = text.parse::<FunctionAddress>().expect_err(text).to_string();
             assert!(error.contains(reason), "{text:?} gave: {error}");
