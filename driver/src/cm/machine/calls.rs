@@ -255,6 +255,12 @@ impl Machine {
         self.schedule(id);
     }
 
+    /// How long a peer is asked for the end of a connection that the program has let go of. The peer has chosen the time
+    /// between two tries and their number, which may be hours together.
+    fn unattended(&self, now: Instant) -> Option<Instant> {
+        Some(now + self.config.service_timeout.duration())
+    }
+
     /// Ends whatever a connection is at, on behalf of a peer that has started afresh.
     pub(super) fn end_stale(&mut self, now: Instant, id: CommId) {
         self.counters.stale += 1;
@@ -268,8 +274,9 @@ impl Machine {
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.orphan = true;
                 }
+                let until = self.unattended(now);
                 match self.build_dreq(id, &[]) {
-                    Ok(mad) => self.send_dreq(now, id, mad, None),
+                    Ok(mad) => self.send_dreq(now, id, mad, until),
                     Err(_) => self.enter_time_wait(now, id),
                 }
             }
@@ -282,6 +289,7 @@ impl Machine {
     /// The program lets go of a connection, whatever it is at: the peer is told, and no event follows but
     /// [`MachineEvent::Gone`], if it goes through time-wait. Whether it does.
     pub fn abandon(&mut self, now: Instant, id: CommId) -> bool {
+        let until = self.unattended(now);
         let Some(conn) = self.conns.get_mut(&id) else {
             return false;
         };
@@ -304,14 +312,14 @@ impl Machine {
             }
             State::Established => {
                 match self.build_dreq(id, &[]) {
-                    Ok(mad) => self.send_dreq(now, id, mad, None),
+                    Ok(mad) => self.send_dreq(now, id, mad, until),
                     Err(_) => self.enter_time_wait(now, id),
                 }
                 true
             }
             State::DreqSent => {
-                // With the program's own deadline gone, the peer gets all the tries that there are.
-                conn.deadline = None;
+                // With the program's own deadline gone, the peer gets the time that there is without one.
+                conn.deadline = until;
                 self.schedule(id);
                 true
             }

@@ -671,6 +671,33 @@ fn peers_can_not_use_up_this_sides_own_room_for_datagram_services() {
 }
 
 #[test]
+fn a_silent_peer_can_not_keep_a_connection_for_as_long_as_it_likes() {
+    let slow = MachineConfig {
+        response_timeout: TimeCode::new(31),
+        ..MachineConfig::default()
+    };
+    let mut now = Instant::now();
+    let (mut a, mut b) = (machine(25, 0, slow), machine(25, 1, MachineConfig::default()));
+    b.listen(service(), 1).unwrap();
+    a.connect(now, &ask(1)).unwrap();
+    let asked = a.poll_transmit().unwrap();
+    b.handle_mad(now, &path_to(0), &asked.mad[..]);
+    let Some(MachineEvent::Requested(id, _)) = b.poll_event() else {
+        panic!()
+    };
+    b.accept(now, id, &reply(2)).unwrap();
+    b.communication_established(id);
+    assert!(b.abandon(now, id));
+    let started = now;
+    while let Some(next) = b.poll_timeout() {
+        now = next;
+        b.handle_timeout(now);
+    }
+    assert!(b.is_idle());
+    assert!(now - started < Duration::from_secs(80), "{:?}", now - started);
+}
+
+#[test]
 fn a_response_timeout_above_the_patience_is_no_reason_to_panic() {
     let config = MachineConfig {
         response_timeout: TimeCode::new(31),
