@@ -1,11 +1,13 @@
 //! `ferroce report`: what we need to see of a card to support it, from a bring-up and a shutdown.
 
+use std::fmt;
 use std::fs;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce::cmdq::CommandTrace;
 use ferroce::context::{Context, OpenConfig};
+use ferroce::error::CommandError;
 use ferroce::function::{self, FunctionAddress, PciFunction};
 use ferroce::host::Host;
 use ferroce_firmware_iface::cmds::QueryNicVportContext;
@@ -107,6 +109,8 @@ fn up_and_down(function: Arc<dyn PciFunction>, kept: &Kept) -> Value {
         "msix_vectors": msix_vectors,
         "health": format!("{:?}", context.health()),
         "counters": format!("{:?}", context.counters()),
+        "port_counters": told(context.port_counters()),
+        "congestion_counters": told(context.congestion_counters()),
         "port": match &port {
             Ok(port) => format!("{:?}, MTU {}, {:?} Mb/s", port.state, port.mtu, port.speed_mbps),
             Err(error) => chain(error),
@@ -117,6 +121,11 @@ fn up_and_down(function: Arc<dyn PciFunction>, kept: &Kept) -> Value {
         Err(error) => found["error"] = json!(chain(&error)),
     }
     found
+}
+
+/// What was found, or why it was not.
+fn told<T: fmt::Debug>(found: Result<T, CommandError>) -> String {
+    found.map_or_else(|error| chain(&error), |found| format!("{found:?}"))
 }
 
 fn command(trace: &CommandTrace<'_>) -> Value {
@@ -176,6 +185,20 @@ mod tests {
         let ids = [vec![2, 0xfe, 0x44, 0x0c, 0xe0, 1], vec![0; 8]];
         let text = "0000000000000000 02fe440ce001 02fe440ce002".to_string();
         assert_eq!(hide(text, &ids), "0000000000000000 xxxxxxxxxxxx 02fe440ce002");
+    }
+
+    #[test]
+    fn a_card_that_works_is_told_with_its_counters() {
+        let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+        let function = InProcess::new("nic", testbed.device(0).unwrap()).unwrap();
+        let kept = Kept::default();
+        let session = up_and_down(Arc::new(function), &kept);
+        assert!(session["error"].is_null(), "{session}");
+        let counters = session["port_counters"].as_str().unwrap();
+        assert!(counters.starts_with("PortCounters {"), "{counters}");
+        let said = std::mem::take(&mut *kept.lock().unwrap());
+        let told = |name: &str| said.commands.iter().any(|c| c["opcode"] == name);
+        assert!(told("ENABLE_HCA") && told("DISABLE_HCA"), "{:?}", said.commands);
     }
 
     /// A bring-up that fails is what is most likely sent, and has told the card's names before.
