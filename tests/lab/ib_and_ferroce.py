@@ -3,8 +3,10 @@
 
 import shutil
 
+import rxe_cm
 import rxe_operations
 import rxe_pingpong
+import rxe_rping
 from lab import ib, run, rxe
 
 # Tool, kind of GID, options of both sides, options of ferroce.
@@ -35,6 +37,9 @@ PERFTEST_FULL = [
     ("ib_read_bw", "read", "-n 50 -s 1048576", ""),
     ("ib_send_bw", "send", "-n 1000 -s 64", ""),
 ]
+# Kind of address, options of both sides; for the second, the tool before.
+RPING = [("ipv4", "-C 20 -V -S 1000"), ("ipv6", "-C 20 -V -S 64")]
+CONNECTIONS = [("ucmatose", "ipv4", "-c 4 -C 20 -S 3000")]
 
 
 def perftest(peer, number, role, case):
@@ -64,7 +69,7 @@ def perftest(peer, number, role, case):
 
 
 def body(task, arguments):
-    """mlx5_ib in a guest and ferroce on the host: pingpong and perftest both ways, all RC operations with verified data."""
+    """mlx5_ib in a guest and ferroce on the host: pingpong, perftest, connections both ways, operations with verified data."""
     peer = ib.Peer(task, listen=(rxe.PORT, rxe_operations.PORT))
     number = 0
     for case in QUICK + (FULL if arguments.full else []):
@@ -75,6 +80,12 @@ def body(task, arguments):
         for role in ("client", "server"):
             number += 1
             perftest(peer, number, role, case)
+    peer.guest.run("modprobe rdma_ucm")
+    for play, cases in ((rxe_rping.play, RPING), (rxe_cm.play, CONNECTIONS)):
+        for case in cases:
+            for role in ("client", "server"):
+                number += 1
+                play(peer, number, role, case)
     shutil.copy(run.image.HERE.parent / "share/operations_peer.py", peer.guest.share)
     for seed, case in enumerate(rxe_operations.GOOD + rxe_operations.BAD, 1):
         # A window is bound by a UMR on the RC queue pair, which the model does not do.
