@@ -36,7 +36,7 @@ def as_client(peer, name, case):
     tool, kind, options = case
     theirs = addresses(kind)[1]
     # Without an address it listens for IPv4 only, and rejects others (28).
-    server = peer.guest.run_in_background("timeout 40 %s -b %s %s" % (tool, theirs, options), timeout=60)
+    server = peer.guest.run_in_background("timeout %d %s -b %s %s" % (8 if tool == "cmtime" else 40, tool, theirs, options), timeout=60)
     # Linux rejects (28) what comes while a program is at its rdma_listen.
     peer.guest.run("for i in $(seq 200); do rdma resource show cm_id | grep -q 'state LISTEN' && exit 0; sleep 0.1; done; exit 1")
     program = rxe.Program(peer, name, [tool, "-s", theirs.split("%")[0]], options.split() + ["--json"])
@@ -62,7 +62,8 @@ def play(peer, number, role, case):
     name = "%02d-%s-%s-%s" % (number, tool, kind, role)
     before = peer.counters()
     program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
-    right = code == 0 and other.code == 0 and result.get("ok") is True
+    # cmtime's two ends talk by TCP too, which a NIC without a kernel has not: it does not learn that all is done.
+    right = code == 0 and (other.code == 0 or tool == "cmtime") and result.get("ok") is True
     peer.task.check(what, right, "%s\n%s\n%s" % (result, program.tail(), other))
     if not right:
         return
@@ -80,7 +81,7 @@ def body(task, arguments):
     peer = rxe.Peer(task)
     number = 0
     for case in QUICK + (FULL if arguments.full else []):
-        for role in ("client", "server"):
+        for role in ("client",) if case[0] == "cmtime" else ("client", "server"):
             number += 1
             play(peer, number, role, case)
     bad = [line for line in peer.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]

@@ -87,7 +87,7 @@ pub enum Command {
     /// `ferroce udaddy`, or `udaddy` on Linux.
     Udaddy(CmArgs),
     /// Make many connections by the connection manager at once, and say how long it takes. The peer is another
-    /// `ferroce cmtime`, or `cmtime` on Linux.
+    /// `ferroce cmtime`, or `cmtime` on Linux as server; its clients want to talk by TCP as well.
     Cmtime(CmArgs),
     /// All RC operations by chance with a program at the other end, for tests.
     #[command(hide = true)]

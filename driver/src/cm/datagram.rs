@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use ferroce_hw_regs::ids::Qpn;
 
 use super::cell::Cell;
+use super::dispatch::{after_header, remote_address};
 use super::error::{ListenError, LookupError, PrivateDataError, Stopped, WaitError};
 use super::listener::Place;
 use super::machine::{CommId, SidrAnswer, SidrRequested};
 use super::mad::{IpHeader, PortSpace, ServiceId, SidrStatus};
 use super::manager::Manager;
 use super::resolver::ResolveError;
-use super::shared::{Incoming, News, after_header, remote_address};
+use super::shared::{Incoming, News};
 use crate::verbs::Path;
 
 /// User bytes of a request's private data: 216, less the RDMA CM header's 36.

@@ -8,14 +8,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::agreed::{Agreed, check_qp, depths, to_init, to_rts};
 use super::cell::Cell;
-use super::connection::{Agreed, Connection, Parts, REQ_DATA, check_qp, depths, to_init, to_rts};
+use super::connecting::REQ_DATA;
+use super::connection::{Connection, Parts};
+use super::dispatch::{Listening, after_header, remote_address};
 use super::error::{ConnectError, ListenError, PrivateDataError, Stopped, WaitError};
 use super::machine::{AcceptReply, CommId, Requested, Transport};
 use super::mad::{IpHeader, PortSpace, RejectReason, ServiceId};
 use super::manager::Manager;
 use super::params::Params;
-use super::shared::{Incoming, Listening, News, after_header, remote_address};
+use super::shared::{Incoming, News};
 use crate::verbs::{Mtu, Path, Qp};
 
 /// Bytes of an acceptance's private data.

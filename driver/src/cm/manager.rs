@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::connection::{Connecting, Connection};
+use super::connecting::Connecting;
+use super::connection::Connection;
 use super::error::{ConnectError, StartError, WaitError};
 use super::gsi::Gsi;
 use super::machine::{Machine, MachineConfig, MachineCounters, TimeCode};

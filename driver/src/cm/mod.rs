@@ -12,9 +12,12 @@
 //!
 //! Sources: IBTA vol. 1, chapter 12 and annex A11; where Linux does otherwise, `docs/connections.md` says so.
 
+mod agreed;
 mod cell;
+mod connecting;
 mod connection;
 mod datagram;
+mod dispatch;
 mod error;
 mod gsi;
 mod listener;
@@ -28,7 +31,8 @@ mod shared;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 
-pub use connection::{Connecting, Connection, Event};
+pub use connecting::Connecting;
+pub use connection::{Connection, Event};
 pub use datagram::{ConnectingDatagram, DatagramListener, DatagramPeer, DatagramRequest};
 pub use error::{
     ConnectError, DisconnectError, ListenError, LookupError, PrivateDataError, StartError, Stopped, WaitError,

@@ -1,9 +1,14 @@
 //! What peers can leave behind at a listener.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use super::super::machine::{ConnectRequest, MachineConfig, TimeCode, Transport};
 use super::*;
+use crate::gid::Gid;
+use crate::port::MacAddress;
 
 fn gid(side: u8) -> Gid {
     Gid::from_ip(Ipv4Addr::new(10, 0, 0, side).into())
