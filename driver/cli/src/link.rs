@@ -92,7 +92,7 @@ fn serve(args: &LinkArgs, nic: &Nic, to_main: Sender<News>, news: &Receiver<News
     read_commands(to_main).map_err(|e| CliError::System("can't start a thread", e))?;
     let end = args
         .seconds
-        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        .and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let mut watches = Vec::new();
     loop {
         let next = match end {

@@ -204,6 +204,17 @@ fn options_that_do_not_go_together_are_named() {
         1,
         "for a server",
     );
+    // A time that no clock has is no reason to panic.
+    let ages = u64::MAX.to_string();
+    for tool in [
+        &["pingpong", "rc"][..],
+        &["perf", "read-lat"],
+        &["rping", "-s"],
+        &["cmtime"],
+    ] {
+        let asked = [tool, &["-d", "model:none", "--timeout", ages.as_str()]].concat();
+        refused(&asked, 2, "1..=86400");
+    }
     refused(
         &["pingpong", "rc", "-d", "model:none", "-s", "2G"],
         1,

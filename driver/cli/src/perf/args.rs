@@ -71,7 +71,7 @@ pub struct PerfArgs {
     pub events: bool,
 
     /// Seconds that the peer may take for its part before this side gives up.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
 
     /// Print one JSON object on standard output instead of text, with a histogram of each latency.
