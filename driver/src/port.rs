@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use ferroce_firmware_iface::cmds::{
     DeleteL2TableEntry, ModifyNicVportContext, QueryNicVportContext, QueryVportState, ReadRegister,
-    SetL2TableEntry, WriteRegister,
+    SetAddressList, SetL2TableEntry, WriteRegister, address_list,
 };
 use ferroce_firmware_iface::layouts::{
     ModifyNicVportFieldSelect, NicVportContext, PaosReg, PmtuReg, PtysReg,
@@ -247,6 +247,15 @@ pub(crate) fn set_l2_entry(hca: &Hca, mac: MacAddress) -> Result<(), CommandErro
 /// Takes the MAC out of the table.
 pub(crate) fn delete_l2_entry(hca: &Hca) -> Result<(), CommandError> {
     hca.exec(&DeleteL2TableEntry { index: L2_INDEX })
+}
+
+/// Tells who manages the embedded switch which stations' frames this function wants. Without its own address in that list,
+/// the switch of a physical function that Linux runs brings a virtual one nothing.
+pub(crate) fn ask_for_own_frames(hca: &Hca, macs: &[[u8; 6]]) -> Result<(), CommandError> {
+    hca.exec(&SetAddressList {
+        kind: address_list::UNICAST,
+        macs,
+    })
 }
 
 /// Largest path MTU for RoCE that the virtual port's MTU lets through; 0 if none does.

@@ -49,6 +49,7 @@ pub(crate) struct Progress {
     pub(crate) interrupts: bool,
     pub(crate) port_up: bool,
     pub(crate) l2_entry: bool,
+    pub(crate) listed: bool,
     pub(crate) roce: bool,
     pub(crate) gids: Option<Arc<GidTable>>,
 }

@@ -19,6 +19,11 @@ pub(super) fn start(hca: &Hca, caps: &Caps, config: &OpenConfig, progress: &mut 
     if caps.general().eswitch_manager() {
         at(Step::L2Table, port::set_l2_entry(hca, mac))?;
         progress.l2_entry = true;
+    } else if let Err(error) = port::ask_for_own_frames(hca, &[mac.0]) {
+        // Who manages the switch may have set it up already.
+        log::warn!("the e-switch is not told of {mac}, it may bring no frames here: {error}");
+    } else {
+        progress.listed = true;
     }
     let Some(cap) = caps.roce.clone() else {
         return Err((
@@ -118,6 +123,11 @@ pub(super) fn stop(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
     }
     if std::mem::take(&mut progress.l2_entry) {
         at(Step::L2Table, port::delete_l2_entry(hca))?;
+    }
+    if std::mem::take(&mut progress.listed)
+        && let Err(error) = port::ask_for_own_frames(hca, &[])
+    {
+        log::warn!("the e-switch is not told that no frames are wanted any more: {error}");
     }
     if std::mem::take(&mut progress.port_up) {
         at(Step::Port, port::set_admin_state(hca, false))?;

@@ -79,6 +79,31 @@ fn every_profile_comes_up_and_goes_down() {
 }
 
 #[test]
+fn a_function_that_manages_no_switch_asks_it_for_its_frames() {
+    let nics = Nics::pair(Profile::vf());
+    let context = open(&nics);
+    let (mac, list) = nics.firmware(0, |fw| (fw.mac(), fw.unicast_list()));
+    assert_eq!(list, [mac]);
+    context.close().expect("an orderly close");
+    assert_eq!(nics.firmware(0, |fw| fw.unicast_list()), Vec::<[u8; 6]>::new());
+    assert_clean(&nics);
+
+    // Not being heard is no reason to stay down: the switch may have been set up by its manager.
+    let fault = Fault::Status(CommandStatus::BAD_PARAM, 7);
+    nics.firmware(0, |fw| {
+        fw.faults_mut()
+            .inject(Some(Opcode::MODIFY_NIC_VPORT_CONTEXT), 1, fault)
+    });
+    let context = open(&nics);
+    assert_eq!(
+        nics.firmware(0, |fw| (fw.faults_mut().pending(), fw.unicast_list())),
+        (0, vec![])
+    );
+    context.close().expect("an orderly close");
+    assert_eq!(nics.firmware(0, |fw| fw.pages_held()), 0);
+}
+
+#[test]
 fn a_refusal_at_any_step_is_named_and_undone() {
     for at in 0.. {
         let nics = Nics::pair(Profile::minimal());

@@ -273,6 +273,11 @@ impl Firmware {
         self.vport.mac()
     }
 
+    /// The stations whose frames the vport wants, as its driver has told.
+    pub fn unicast_list(&self) -> Vec<[u8; 6]> {
+        self.vport.unicast_list()
+    }
+
     /// Writes each command, in and out, to `sink`, in the shape of Linux mlx5's dump; `None` stops it.
     pub fn set_trace(&mut self, sink: Option<Box<dyn Write + Send>>) {
         self.trace = sink.map(Trace::new);

@@ -49,6 +49,15 @@ fn is_unicast(mac: [u8; 6]) -> bool {
 }
 
 impl Vport {
+    /// Each entry is two bytes of nothing and an address.
+    pub(super) fn unicast_list(&self) -> Vec<[u8; 6]> {
+        let (entries, _) = self.lists[0].as_chunks::<8>();
+        entries
+            .iter()
+            .map(|&[_, _, a, b, c, d, e, f]| [a, b, c, d, e, f])
+            .collect()
+    }
+
     pub(super) fn new(profile: &Profile) -> Vport {
         let mut context = NicVportContext::zeroed();
         set_mac(context.permanent_address_mut(), profile.mac);
