@@ -32,6 +32,7 @@ for port in range(20000, 20032):
     flow.bind(("", port))
     flow.sendto(b"flow", (sys.argv[1], 9))
 """
+OTHER_MAC = "02:fe:44:0c:e0:77"
 STRANGER = "02:00:00:00:00:99"
 # Says when a frame for the stranger's address came by.
 LISTENER = """
@@ -71,6 +72,21 @@ def settings(task, guest, device):
     task.check("ethtool: link and speed", "Link detected: yes" in guest.run("ethtool %s" % device).out)
     guest.run("ip link set %s mtu 9000" % device, timeout=60)
     task.check("MTU 9000", " mtu 9000 " in guest.run("ip link show %s" % device).out)
+
+
+def another_mac(task, guest, device, sender):
+    """The netdev gets another MAC address, and goes down and up: frames to the new one arrive, the peer sees it."""
+    guest.run("ip link set %s address %s" % (device, OTHER_MAC))
+    ping(task, guest, "10.9.0.2")
+    seen = sender.run("ip neigh show 10.9.0.1").out
+    task.check("another MAC address", OTHER_MAC in seen, seen)
+    guest.run("ip link set %s down" % device)
+    out = sender.run("ping -c 2 -i 0.3 -W 1 10.9.0.1", check=False).out
+    task.check("nothing answers while it is down", " 100% packet loss" in out, out)
+    # Its addresses stay; returns when the link is up.
+    guest.run("ip link set %s up; for i in $(seq 100); do grep -q 1 /sys/class/net/%s/carrier && exit 0; sleep 0.1; done; exit 1"
+              % (device, device))
+    ping(task, sender, "10.9.0.1")
 
 
 def vlan(task, guests, devices):
@@ -118,7 +134,7 @@ def spread(task, sender, guest, device):
 
 
 def body(task, arguments):
-    """Linux's mlx5 netdev: ping, TCP, VLAN, MTU, RSS against virtio-net; with --full against another mlx5 too."""
+    """Linux's mlx5 netdev: ping, TCP, VLAN, MTU, MAC, RSS against virtio-net; with --full against another mlx5 too."""
     profile = "connectx4" if arguments.full else "minimal"
     hub = wire.Hub(task.folder, "wire", 3 if arguments.full else 2)
     task.parts.append(hub)
@@ -144,6 +160,7 @@ def body(task, arguments):
     spread(task, second, first, devices[0])
     settings(task, first, devices[0])
     ping(task, first, "10.9.0.2")
+    another_mac(task, first, devices[0], second)
     if arguments.full:
         third_mlx5(task, first, second, next(ends))
     wrong = linux.complaints(first.run("dmesg").out, profile)
