@@ -32,7 +32,7 @@ pub struct ManagerConfig {
     pub response_timeout: Duration,
     /// How often a message is repeated (0..=15).
     pub max_retries: u8,
-    /// How long the program may take to answer a request. Peers are told when they ask again.
+    /// How long the program may take to answer a request. Peers are told when they keep asking.
     pub service_timeout: Duration,
     /// Most connections at a time, those in time-wait included.
     pub max_connections: usize,

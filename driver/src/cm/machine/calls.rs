@@ -60,6 +60,7 @@ impl Machine {
             interval: self.config.response_timeout.duration(),
             tries: 0,
             max_tries: self.config.max_retries,
+            repeats: 0,
             timer: None,
             deadline: ask.deadline,
             scheduled: None,

@@ -64,6 +64,8 @@ pub(super) struct Conn {
     pub(super) interval: Duration,
     pub(super) tries: u8,
     pub(super) max_tries: u8,
+    /// How often the peer has repeated what the program is at.
+    pub(super) repeats: u8,
     /// When to repeat, to expire, or to leave time-wait.
     pub(super) timer: Option<Instant>,
     /// When the program wants an end of it.

@@ -113,6 +113,7 @@ impl Machine {
                 .min(self.config.patience),
             tries: 0,
             max_tries: req.max_cm_retries(),
+            repeats: 0,
             timer: Some(now + self.config.service_timeout.duration()),
             deadline: None,
             scheduled: None,
@@ -133,15 +134,27 @@ impl Machine {
 
     fn req_again(&mut self, now: Instant, id: CommId) {
         match self.conns.get(&id).map(|conn| conn.state) {
-            // The program needs longer than the peer's patience lasts: ask for more.
             Some(State::ReqRcvd) => {
-                self.counters.duplicates += 1;
-                let asked = self.ask_for_time(now, id, self.config.service_timeout);
-                debug_assert!(asked.is_ok(), "{asked:?}");
+                let tries = self.conns.get(&id).map_or(0, |conn| conn.max_tries);
+                self.ask_for_time_in_time(now, id, tries);
             }
             Some(State::MraReqSent) => self.answer_again(id),
             // A REP is being repeated anyway, or has been answered.
             _ => self.counters.duplicates += 1,
+        }
+    }
+
+    /// The peer has repeated what the program is at: asks it for more time when half of its tries are used up. Not before,
+    /// for it is patient then: an RTU or REJ that got lost would not be missed for long.
+    fn ask_for_time_in_time(&mut self, now: Instant, id: CommId, tries: u8) {
+        self.counters.duplicates += 1;
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.repeats = conn.repeats.saturating_add(1);
+        if conn.repeats >= tries.div_ceil(2) {
+            let asked = self.ask_for_time(now, id, self.config.service_timeout);
+            debug_assert!(asked.is_ok(), "{asked:?}");
         }
     }
 
@@ -194,10 +207,9 @@ impl Machine {
         let remote = CommId(ids.1);
         match self.conns.get(&id).map(|conn| (conn.state, conn.remote)) {
             Some((State::ReqSent, _)) => self.rep_first(now, from, id, rep),
+            // The peer repeats it as often as our REQ has said.
             Some((State::RepRcvd, Some(known))) if known == remote => {
-                self.counters.duplicates += 1;
-                let asked = self.ask_for_time(now, id, self.config.service_timeout);
-                debug_assert!(asked.is_ok(), "{asked:?}");
+                self.ask_for_time_in_time(now, id, self.config.max_retries);
             }
             // An RTU or MRA was lost.
             Some((State::MraRepSent | State::Established, Some(known))) if known == remote => {

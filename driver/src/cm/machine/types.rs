@@ -78,7 +78,7 @@ pub struct MachineConfig {
     pub response_timeout: TimeCode,
     /// How often a message is repeated (0..=15).
     pub max_retries: u8,
-    /// How long the program may take to answer a request. Peers are told when they ask again.
+    /// How long the program may take to answer a request. Peers are told when they keep asking.
     pub service_timeout: TimeCode,
     /// The longest that a peer can put us off.
     pub patience: Duration,
