@@ -1,5 +1,6 @@
 //! The options, which are perftest's where it has them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -22,7 +23,7 @@ pub struct PerfArgs {
     #[arg(value_enum)]
     pub test: Test,
 
-    /// Host name or IP address of the server; without it, this is the server.
+    /// Host name or IP address of the server, with -R the IP address of its NIC; without it, this is the server.
     #[arg(value_name = "HOST")]
     pub server: Option<String>,
 
@@ -30,9 +31,13 @@ pub struct PerfArgs {
     #[command(flatten)]
     pub nic: NicArgs,
 
-    /// TCP port at which the two sides meet. 0 lets a server choose.
+    /// Port at which the two sides meet: of TCP, or with -R of the connection manager's. 0 lets a server choose.
     #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
     pub port: u16,
+
+    /// Meet and connect by the connection manager, as RDMA CM does, instead of over TCP: the NICs' wire is all that is needed.
+    #[arg(short = 'R', long)]
+    pub rdma_cm: bool,
 
     /// Bytes of a message (K, M, KiB, MiB count in 1024s). By default 65536 for bandwidth, 8 for latency of atomics, else 2.
     #[arg(short, long, value_name = "BYTES", value_parser = size, conflicts_with = "all")]
@@ -96,7 +101,7 @@ impl PerfArgs {
     /// Sizes to measure, in bytes.
     pub fn sizes(&self) -> Vec<usize> {
         if self.all && self.test != Test::AtomicLat {
-            return ALL_SIZES.map(|log| 1 << log).collect();
+            return PerfArgs::all_sizes();
         }
         let usual = match self.test {
             Test::AtomicLat => 8,
@@ -105,6 +110,11 @@ impl PerfArgs {
         };
         // Bounded by `check`.
         vec![self.size.unwrap_or(usual) as usize]
+    }
+
+    /// Those of `-a`.
+    pub fn all_sizes() -> Vec<usize> {
+        ALL_SIZES.map(|log| 1 << log).collect()
     }
 
     /// The largest of them.
@@ -136,8 +146,32 @@ impl PerfArgs {
                 self.qps
             ));
         }
+        if self.rdma_cm {
+            self.check_rdma_cm()?;
+        }
         if self.port == 0 && (self.json || self.is_client()) {
             return refuse("--port 0 is for a server without --json, which tells the port".to_string());
+        }
+        Ok(())
+    }
+
+    /// With -R there is no exchange, and the link agent finds the peer.
+    fn check_rdma_cm(&self) -> Result<(), CliError> {
+        let refuse = |text: String| Err(CliError::Other(text));
+        if let Some(host) = &self.server
+            && host.parse::<IpAddr>().is_err()
+        {
+            return refuse(format!(
+                "{host:?} is no IP address: -R needs that of the server's NIC, as nothing else of the server is asked"
+            ));
+        }
+        if self.nic.gid.is_some() {
+            return refuse(
+                "--gid is not for -R, where the peer's IP address decides on the GIDs".to_string(),
+            );
+        }
+        if self.nic.peer_mac.is_some() {
+            return refuse("--peer-mac is not for -R, where the peer is asked for it".to_string());
         }
         Ok(())
     }

@@ -1,27 +1,32 @@
 //! This side's verbs objects, and what it knows of the peer's.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ferroce::cm::{Connection, Event};
 use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
 use ferroce::verbs::{
     Access, Cq, CqConfig, CqPoller, Mr, Payload, Pd, Qp, QpConfig, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, ToInit, ToRtr, ToRts, WcOpcode,
+    SendWr, ToInit, ToRtr, ToRts, WaitError, WcOpcode,
 };
 use rand::Rng;
 use serde_json::{Value, json};
 
 use super::args::{PerfArgs, Test};
+use super::control::{end, gone};
+use super::plan::Plan;
 use crate::error::{CliError, failed};
 use crate::nic::{self, LocalGid, Nic};
 
 /// Looks at the CQ before the time is asked for.
 const SPINS: u32 = 4096;
+/// How long it is slept at most before the peer is asked for.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Fields go in this order.
 pub struct Ends {
-    pub qps: Vec<Qp>,
+    pub lines: Vec<Line>,
     poller: CqPoller,
     /// Messages are sent from here, and what READs and atomics give comes here.
     pub local: Mr,
@@ -43,14 +48,7 @@ pub struct Peer {
 impl Peer {
     /// Reads what the peer said, and holds it to be doing the same.
     pub fn read(said: &Value, args: &PerfArgs) -> Result<Peer, CliError> {
-        for (name, own) in plan(args) {
-            if said[name] != own {
-                return Err(CliError::Other(format!(
-                    "the peer has {name} {}, this side {own}; give both the same",
-                    said[name]
-                )));
-            }
-        }
+        Plan::of(args).compare(|name| said[name].clone())?;
         let bad = |what: &str| CliError::Other(format!("the peer's {what} makes no sense"));
         let number = |value: &Value, max: u64| value.as_u64().filter(|n| *n <= max);
         let gid = said["gid"].as_str().and_then(|gid| gid.parse().ok());
@@ -72,15 +70,26 @@ impl Peer {
     }
 }
 
-/// What both sides have to have the same.
-fn plan(args: &PerfArgs) -> [(&'static str, Value); 5] {
-    [
-        ("test", json!(args.test)),
-        ("sizes", json!(args.sizes())),
-        ("iters", json!(args.iters())),
-        ("number of queue pairs", json!(args.qps())),
-        ("mtu", json!(args.mtu)),
-    ]
+/// A queue pair, connected by this program or by the connection manager.
+pub enum Line {
+    Own(Qp),
+    Managed(Connection),
+}
+
+impl Line {
+    fn qp(&self) -> &Qp {
+        match self {
+            Line::Own(qp) => qp,
+            Line::Managed(connection) => connection.qp(),
+        }
+    }
+
+    fn qp_mut(&mut self) -> &mut Qp {
+        match self {
+            Line::Own(qp) => qp,
+            Line::Managed(connection) => connection.qp_mut(),
+        }
+    }
 }
 
 impl Ends {
@@ -101,12 +110,12 @@ impl Ends {
         let entries = args.qps() * (send + recv);
         let (cq, poller) = Cq::create(context, CqConfig::new(entries)).map_err(failed("CQ"))?;
         let region = |access| Mr::alloc(&pd, args.largest().max(8), access).map_err(failed("memory region"));
-        let mut qps = Vec::new();
+        let mut lines = Vec::new();
         for _ in 0..args.qps() {
             let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
             qp.modify_to_init(&ToInit::default())
                 .map_err(failed("QP to INIT"))?;
-            qps.push(qp);
+            lines.push(Line::Own(qp));
         }
         let access = Access::supported_by(context);
         if args.test == Test::AtomicLat && !access.contains(Access::REMOTE_ATOMIC) {
@@ -114,9 +123,13 @@ impl Ends {
         }
         let mut random = rand::rng();
         Ok(Ends {
-            places: qps.iter().enumerate().map(|(i, qp)| (qp.qpn(), i)).collect(),
-            psns: qps.iter().map(|_| random.random_range(0..1 << 24)).collect(),
-            qps,
+            places: lines
+                .iter()
+                .enumerate()
+                .map(|(i, line)| (line.qp().qpn(), i))
+                .collect(),
+            psns: lines.iter().map(|_| random.random_range(0..1 << 24)).collect(),
+            lines,
             poller,
             local: region(Access::LOCAL_WRITE)?,
             remote: region(access)?,
@@ -129,15 +142,15 @@ impl Ends {
     pub fn describe(&self, args: &PerfArgs, gid: &LocalGid) -> Value {
         let memory = self.remote.remote(0);
         let qps: Vec<_> = self
-            .qps
+            .lines
             .iter()
             .zip(&self.psns)
-            .map(|(qp, psn)| json!([qp.qpn().get(), psn]))
+            .map(|(line, psn)| json!([line.qp().qpn().get(), psn]))
             .collect();
         let mut said = json!({
             "gid": gid.entry.gid.to_ip().to_string(), "addr": memory.addr, "rkey": memory.rkey, "qps": qps,
         });
-        for (name, value) in plan(args) {
+        for (name, value) in Plan::of(args).values() {
             said[name] = value;
         }
         said
@@ -151,11 +164,12 @@ impl Ends {
         peer: &Peer,
     ) -> Result<(), CliError> {
         let path = nic.path(gid, peer.gid, args.patience())?;
-        for ((qp, own), (qpn, psn)) in self.qps.iter_mut().zip(&self.psns).zip(&peer.qps) {
+        for ((line, own), (qpn, psn)) in self.lines.iter_mut().zip(&self.psns).zip(&peer.qps) {
             let to_rtr = ToRtr {
                 mtu: nic::mtu(args.mtu)?,
                 ..ToRtr::new(path, *qpn, *psn)
             };
+            let qp = line.qp_mut();
             qp.modify_to_rtr(&to_rtr).map_err(failed("QP to RTR"))?;
             qp.modify_to_rts(&ToRts::new(*own)).map_err(failed("QP to RTS"))?;
         }
@@ -163,7 +177,13 @@ impl Ends {
     }
 
     /// Posts one message, or READ, or atomic, and rings.
-    pub fn post(&mut self, args: &PerfArgs, peer: &Peer, qp: usize, size: usize) -> Result<(), CliError> {
+    pub fn post(
+        &mut self,
+        args: &PerfArgs,
+        remote: RemoteAddr,
+        qp: usize,
+        size: usize,
+    ) -> Result<(), CliError> {
         let sges = [self.local.sge(0..size).map_err(failed("request"))?];
         let mut bytes = [0; 1024];
         let data = if size <= args.inline as usize && size <= bytes.len() {
@@ -174,7 +194,6 @@ impl Ends {
         } else {
             Payload::Gather(&sges)
         };
-        let remote = peer.memory;
         let op = match args.test {
             Test::WriteBw | Test::WriteLat => SendOp::Write {
                 data,
@@ -194,7 +213,7 @@ impl Ends {
             op,
             flags: SendFlags::SIGNALED,
         };
-        if let Some(qp) = self.qps.get_mut(qp) {
+        if let Some(qp) = self.lines.get_mut(qp).map(Line::qp_mut) {
             qp.post_send(&wr).map_err(failed("request"))?;
             qp.ring_send();
         }
@@ -203,7 +222,7 @@ impl Ends {
 
     pub fn post_recv(&mut self, qp: usize, size: usize) -> Result<(), CliError> {
         let sges = [self.remote.sge(0..size).map_err(failed("receive"))?];
-        if let Some(qp) = self.qps.get_mut(qp) {
+        if let Some(qp) = self.lines.get_mut(qp).map(Line::qp_mut) {
             qp.post_recv(&RecvWr {
                 wr_id: 0,
                 sges: &sges,
@@ -228,21 +247,49 @@ impl Ends {
                 }
                 std::hint::spin_loop();
             }
-            if self.events {
-                self.poller
-                    .wait(deadline)
-                    .map_err(failed("waiting for completions"))?;
-            } else if Instant::now() >= deadline {
+            self.check()?;
+            let now = Instant::now();
+            if now >= deadline {
                 return Err(silence(args));
+            }
+            if self.events {
+                match self.poller.wait(deadline.min(now + LOOK)) {
+                    Ok(()) | Err(WaitError::Deadline { .. }) => {}
+                    Err(error) => return Err(failed("waiting for completions")(error)),
+                }
             } else {
                 std::thread::yield_now();
             }
         }
     }
 
+    /// Whether the peer is still there, as far as the connection manager knows.
+    pub fn check(&mut self) -> Result<(), CliError> {
+        if let Some(Line::Managed(connection)) = self.lines.first_mut()
+            && let Some(event) = connection.next_event()
+        {
+            match event {
+                Event::PathLost(change) => log::warn!("the way to the peer: {change:?}"),
+                _ => return Err(gone()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection manager's connections, as [`end`] does.
+    pub fn part(&mut self, is_client: bool) {
+        for line in &mut self.lines {
+            if let Line::Managed(connection) = line {
+                end(connection, is_client);
+            }
+        }
+    }
+
     pub fn close(self) -> Result<(), CliError> {
-        for qp in self.qps {
-            qp.destroy().map_err(failed("destroying a QP"))?;
+        for line in self.lines {
+            if let Line::Own(qp) = line {
+                qp.destroy().map_err(failed("destroying a QP"))?;
+            }
         }
         for region in [self.local, self.remote] {
             region.dereg().map_err(failed("ending a memory region"))?;

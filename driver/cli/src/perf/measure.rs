@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use ferroce::verbs::RemoteAddr;
 use hdrhistogram::Histogram;
 
-use super::Talk;
 use super::args::{PerfArgs, Test};
-use super::ends::{Ends, Peer, silence};
+use super::ends::{Ends, silence};
 use super::report::Row;
+use super::talk::Talk;
 use crate::error::{CliError, failed};
 
 /// Looks at the memory before the time is asked for.
@@ -17,7 +18,7 @@ const SPINS: u32 = 4096;
 pub fn size(
     args: &PerfArgs,
     ends: &mut Ends,
-    peer: &Peer,
+    peer: RemoteAddr,
     talk: &mut Talk,
     size: usize,
 ) -> Result<Row, CliError> {
@@ -29,7 +30,7 @@ pub fn size(
         Test::SendLat => 1,
         _ => 0,
     };
-    for qp in 0..ends.qps.len() {
+    for qp in 0..ends.lines.len() {
         for _ in 0..receives {
             ends.post_recv(qp, size)?;
         }
@@ -57,8 +58,8 @@ fn record(histogram: &mut Histogram<u64>, took: Duration) -> Result<(), CliError
 }
 
 /// As many as may be under way at a time, until all are done.
-fn bandwidth(args: &PerfArgs, ends: &mut Ends, peer: &Peer, size: usize) -> Result<(), CliError> {
-    let count = ends.qps.len();
+fn bandwidth(args: &PerfArgs, ends: &mut Ends, peer: RemoteAddr, size: usize) -> Result<(), CliError> {
+    let count = ends.lines.len();
     let (mut posted, mut done) = (vec![0; count], 0);
     for _ in 0..args.tx_depth.min(args.iters()) {
         for (qp, posted) in posted.iter_mut().enumerate() {
@@ -79,7 +80,7 @@ fn bandwidth(args: &PerfArgs, ends: &mut Ends, peer: &Peer, size: usize) -> Resu
 
 /// The other side of SEND's bandwidth.
 fn receive(args: &PerfArgs, ends: &mut Ends, size: usize) -> Result<(), CliError> {
-    let count = ends.qps.len();
+    let count = ends.lines.len();
     let mut posted = vec![args.rx_depth.min(args.iters()); count];
     for _ in 0..u64::from(args.iters()) * count as u64 {
         let (qp, _) = ends.next(args)?;
@@ -95,7 +96,7 @@ fn receive(args: &PerfArgs, ends: &mut Ends, size: usize) -> Result<(), CliError
 fn latency(
     args: &PerfArgs,
     ends: &mut Ends,
-    peer: &Peer,
+    peer: RemoteAddr,
     size: usize,
     histogram: &mut Histogram<u64>,
 ) -> Result<(), CliError> {
@@ -112,7 +113,7 @@ fn latency(
 fn send_latency(
     args: &PerfArgs,
     ends: &mut Ends,
-    peer: &Peer,
+    peer: RemoteAddr,
     size: usize,
     histogram: &mut Histogram<u64>,
 ) -> Result<(), CliError> {
@@ -153,7 +154,7 @@ fn send_latency(
 fn write_latency(
     args: &PerfArgs,
     ends: &mut Ends,
-    peer: &Peer,
+    peer: RemoteAddr,
     size: usize,
     histogram: &mut Histogram<u64>,
 ) -> Result<(), CliError> {
@@ -177,7 +178,7 @@ fn write_latency(
 }
 
 /// Waits until the last byte is there.
-fn arrived(args: &PerfArgs, ends: &Ends, size: usize, mark: [u8; 1]) -> Result<(), CliError> {
+fn arrived(args: &PerfArgs, ends: &mut Ends, size: usize, mark: [u8; 1]) -> Result<(), CliError> {
     let deadline = Instant::now() + args.patience();
     loop {
         for _ in 0..SPINS {
@@ -190,6 +191,7 @@ fn arrived(args: &PerfArgs, ends: &Ends, size: usize, mark: [u8; 1]) -> Result<(
             }
             std::hint::spin_loop();
         }
+        ends.check()?;
         if Instant::now() >= deadline {
             return Err(silence(args));
         }

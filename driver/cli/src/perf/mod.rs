@@ -1,35 +1,45 @@
 //! `ferroce perf`: bandwidth and latency between two sides, with the habits of perftest. Both sides are this program.
 
 mod args;
+mod cm;
+mod control;
 mod ends;
+mod hello;
 mod measure;
+mod plan;
 mod report;
+mod talk;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::TcpListener;
 use std::process::ExitCode;
+use std::time::Instant;
 
-use serde_json::{Value, json};
+use ferroce::cm::Manager;
+use ferroce::verbs::RemoteAddr;
+use serde_json::json;
 
 pub use self::args::PerfArgs;
-use self::ends::Ends;
+use self::ends::{Ends, Peer};
 use self::report::{Report, warnings};
-use crate::error::{CliError, chain};
+use self::talk::{Lines, Talk};
+use crate::error::{CliError, chain, failed};
 use crate::exchange;
 use crate::nic::Nic;
 use crate::output::say;
 
-/// Longest line that a side says.
-const LINE: u64 = 1 << 20;
-
 pub fn run(args: &PerfArgs) -> Result<ExitCode, CliError> {
     args.check()?;
-    let listener = match &args.server {
-        None => Some(exchange::listen(args.port)?),
-        Some(_) => None,
+    let listener = if args.rdma_cm || args.is_client() {
+        None
+    } else {
+        Some(exchange::listen(args.port)?)
     };
     let nic = Nic::open(&args.nic)?;
-    let measured = meet(args, &nic, listener);
+    let measured = if args.rdma_cm {
+        by_cm(args, &nic)
+    } else {
+        by_tcp(args, &nic, listener)
+    };
     let closed = nic.close();
     let report = measured.inspect_err(|_| {
         if let Err(error) = &closed {
@@ -41,7 +51,29 @@ pub fn run(args: &PerfArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn meet(args: &PerfArgs, nic: &Nic, listener: Option<std::net::TcpListener>) -> Result<Report, CliError> {
+/// Measures between sides that meet by the connection manager.
+fn by_cm(args: &PerfArgs, nic: &Nic) -> Result<Report, CliError> {
+    let manager = nic.connection_manager()?;
+    let measured = with_manager(args, nic, &manager);
+    let closed = manager.close(Instant::now() + args.patience());
+    let report = measured?;
+    closed.map_err(failed("closing the connection manager"))?;
+    Ok(report)
+}
+
+fn with_manager(args: &PerfArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+    let mut ends = Ends::new(args, nic)?;
+    let (control, memory) = cm::meet(args, nic, manager, &mut ends)?;
+    let mut talk = Talk::Cm(Box::new(control));
+    let report = all_sizes(args, &mut ends, memory, &mut talk)?;
+    talk.part(args.is_client())?;
+    ends.part(args.is_client());
+    ends.close()?;
+    Ok(report)
+}
+
+/// Measures between sides that meet over TCP.
+fn by_tcp(args: &PerfArgs, nic: &Nic, listener: Option<TcpListener>) -> Result<Report, CliError> {
     let stream = match (&listener, &args.server) {
         (Some(listener), _) => {
             if args.port == 0
@@ -55,74 +87,51 @@ fn meet(args: &PerfArgs, nic: &Nic, listener: Option<std::net::TcpListener>) -> 
         (None, Some(host)) => exchange::connect(host, args.port, args.patience())?,
         (None, None) => return Err(CliError::Other("neither a server nor a client".to_string())),
     };
-    let mut talk = Talk::new(stream)?;
+    let mut lines = Lines::new(stream)?;
     let mut ends = Ends::new(args, nic)?;
-    // The client's GID first: the server's is one that fits it.
-    let peer = if args.is_client() {
-        let gid = nic.gid(None)?;
-        talk.say(&ends.describe(args, &gid))?;
-        let peer = ends::Peer::read(&talk.hear()?, args)?;
-        ends.connect(args, nic, &gid, &peer)?;
-        peer
-    } else {
-        let said = talk.hear()?;
-        // The client is told why, too.
-        let peer = ends::Peer::read(&said, args).inspect_err(|error| {
-            let _ = talk.say(&json!({ "error": chain(error) }));
-        })?;
-        let gid = nic.gid(Some(peer.gid))?;
-        ends.connect(args, nic, &gid, &peer)?;
-        talk.say(&ends.describe(args, &gid))?;
-        peer
-    };
-    let mut report = Report::new(args, warnings(args));
-    for size in args.sizes() {
-        let row = measure::size(args, &mut ends, &peer, &mut talk, size)?;
-        report.rows.push(row);
-    }
-    // Neither side's queue pairs go while the other may still need an answer.
-    talk.meet()?;
+    let peer = exchange_addresses(args, nic, &mut lines, &mut ends)?;
+    let mut talk = Talk::Tcp(lines);
+    let report = all_sizes(args, &mut ends, peer.memory, &mut talk)?;
+    talk.part(args.is_client())?;
     ends.close()?;
     Ok(report)
 }
 
-/// The TCP connection: one JSON value a line.
-pub struct Talk {
-    lines: BufReader<TcpStream>,
-    out: TcpStream,
+/// Tells the peer where this side is, and connects the queue pairs. The client's GID is first: the server's is one that
+/// fits it.
+fn exchange_addresses(
+    args: &PerfArgs,
+    nic: &Nic,
+    lines: &mut Lines,
+    ends: &mut Ends,
+) -> Result<Peer, CliError> {
+    if args.is_client() {
+        let gid = nic.gid(None)?;
+        lines.say(&ends.describe(args, &gid))?;
+        let peer = Peer::read(&lines.hear()?, args)?;
+        ends.connect(args, nic, &gid, &peer)?;
+        return Ok(peer);
+    }
+    let said = lines.hear()?;
+    // The client is told why, too.
+    let peer = Peer::read(&said, args).inspect_err(|error| {
+        let _ = lines.say(&json!({ "error": chain(error) }));
+    })?;
+    let gid = nic.gid(Some(peer.gid))?;
+    ends.connect(args, nic, &gid, &peer)?;
+    lines.say(&ends.describe(args, &gid))?;
+    Ok(peer)
 }
 
-impl Talk {
-    fn new(stream: TcpStream) -> Result<Talk, CliError> {
-        let out = stream
-            .try_clone()
-            .map_err(|e| CliError::System("can't share a connection", e))?;
-        Ok(Talk {
-            lines: BufReader::new(stream),
-            out,
-        })
+fn all_sizes(
+    args: &PerfArgs,
+    ends: &mut Ends,
+    peer: RemoteAddr,
+    talk: &mut Talk,
+) -> Result<Report, CliError> {
+    let mut report = Report::new(args, warnings(args));
+    for size in args.sizes() {
+        report.rows.push(measure::size(args, ends, peer, talk, size)?);
     }
-
-    fn say(&mut self, what: &Value) -> Result<(), CliError> {
-        writeln!(self.out, "{what}").map_err(|e| CliError::System("can't talk to the peer", e))
-    }
-
-    fn hear(&mut self) -> Result<Value, CliError> {
-        let mut line = String::new();
-        let read = self.lines.by_ref().take(LINE).read_line(&mut line);
-        read.map_err(|e| CliError::System("the peer does not answer", e))?;
-        let value: Value = serde_json::from_str(&line).map_err(|_| {
-            CliError::Other("the peer has ended, or is not `ferroce perf`; see what it says".to_string())
-        })?;
-        match value.get("error").and_then(Value::as_str) {
-            Some(error) => Err(CliError::Other(format!("the peer says: {error}"))),
-            None => Ok(value),
-        }
-    }
-
-    /// Returns when both sides are here.
-    pub fn meet(&mut self) -> Result<(), CliError> {
-        self.say(&json!("here"))?;
-        self.hear().map(|_| ())
-    }
+    Ok(report)
 }

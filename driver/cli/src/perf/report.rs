@@ -18,6 +18,8 @@ pub struct Report {
     ok: bool,
     test: Test,
     role: &'static str,
+    /// How the sides were connected.
+    connection: &'static str,
     mtu: u16,
     qps: u32,
     events: bool,
@@ -101,6 +103,7 @@ impl Report {
             ok: true,
             test: args.test,
             role: if args.is_client() { "client" } else { "server" },
+            connection: if args.rdma_cm { "rdma-cm" } else { "tcp" },
             mtu: args.mtu,
             qps: args.qps(),
             events: args.events,

@@ -46,6 +46,11 @@ impl Pair {
     /// Runs both sides to their ends: what the server said and what the client said. `tool` is with the options that both
     /// have; the server gets `server`, the client `client`, too.
     pub fn run(&self, tool: &[&str], server: &[&str], client: &[&str]) -> (Said, Said) {
+        self.run_at("localhost", tool, server, client)
+    }
+
+    /// As [`Pair::run`], with a name of the server's.
+    pub fn run_at(&self, host: &str, tool: &[&str], server: &[&str], client: &[&str]) -> (Said, Said) {
         let mut process = ferroce(tool)
             .args(self.nic(0))
             .args(["--port", "0"])
@@ -65,7 +70,7 @@ impl Pair {
             .args(self.nic(1))
             .args(["--port", &port])
             .args(client)
-            .arg("localhost")
+            .arg(host)
             .output()
             .expect("the program starts");
         let client = Said {
