@@ -587,3 +587,56 @@ fn a_send_that_fails_stops_the_sends_and_not_the_receives() {
     a.send(&path, b.qp.qpn(), None, &[4; 8]);
     assert_eq!(b.success().buffer.unwrap().as_slice()[GRH_BYTES..], [4; 8]);
 }
+
+/// A queue pair is reset and used anew from within the poll that has its old completions before it.
+#[test]
+fn q18_completions_from_before_a_reset_are_not_shown_even_within_one_poll() {
+    let testbed = testbed();
+    let (from, to) = (address(0), address(1));
+    let [mut a, mut b] = stations(contexts(&testbed, [from, to], None), QpType::Ud);
+    let path = path_to(&a.context, from, RoceVersion::V2, to);
+    let ah = Ah::new(&a.pd, &path).unwrap();
+    b.receive(3, GRH_BYTES + 8);
+    let to = b.qp.qpn();
+    let post = |qp: &mut Qp, wr_id: u64| {
+        let op = SendOp::SendTo {
+            data: Payload::Inline(&[7; 8]),
+            imm: None,
+            to: &ah,
+            qpn: to,
+            qkey: QKEY,
+        };
+        let flags = SendFlags::SIGNALED;
+        qp.post_send(&SendWr { wr_id, op, flags }).unwrap();
+        qp.ring_send();
+    };
+    post(&mut a.qp, 1);
+    post(&mut a.qp, 2);
+    for _ in 0..2 {
+        drop(b.success());
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while a.poller.waiting() < 2 {
+        assert!(Instant::now() < deadline, "two sends complete");
+        a.poller.wait(deadline).unwrap();
+    }
+    let Station { qp, poller, .. } = &mut a;
+    let mut given = Vec::new();
+    poller
+        .poll(16, |wc| {
+            given.push(wc.wr_id());
+            if wc.wr_id() == 1 {
+                qp.modify_to_reset().unwrap();
+                qp.start_datagrams(&ToInit::ud(QKEY)).unwrap();
+                post(qp, 100);
+                // It is done when it has arrived: its completion is there or soon will be.
+                drop(b.success());
+            }
+        })
+        .unwrap();
+    while !given.contains(&100) {
+        poller.wait(deadline).unwrap();
+        poller.poll(16, |wc| given.push(wc.wr_id())).unwrap();
+    }
+    assert_eq!(given, [1, 100]);
+}
