@@ -16,6 +16,9 @@ def play(peer, name, case, count, seed):
     _, kind, mtu, _, options = case
     before = peer.counters()
     script = "python3 /share/operations_peer.py --device %s --gid-index %d --port %d" % (peer.DEVICE, peer.gids[kind], PORT)
+    if options:
+        # rxe never sends a fenced request again: docs/interop.md.
+        script += " --wait-for-fences"
     running = peer.guest.run_in_background(script, timeout=600)
     peer.listening(PORT)
     arguments = ["--gid", "roce-v2-" + kind, "--mtu", str(mtu), "--count", str(count), "--seed", str(seed),

@@ -18,9 +18,9 @@ MIB = 1 << 20
 LOAD = "[ -d /sys/bus/pci/drivers/vfio-pci ] || modprobe vfio-pci"
 # A user who may use the group files, and whose limit on locked memory is given in KiB.
 USER = "ulimit -l %d && setpriv --reuid 1000 --regid 1000 --clear-groups --no-new-privs "
-# From a kill to the NIC being up again, in seconds: 2 are the aim, and what a machine takes that has its processors to
-# itself. A loaded one, which interprets every instruction of the guest, gets more; the run tells what it was.
-REOPEN = 20.0
+# From a kill to the NIC being up again, in seconds: mostly, and at the very most. On a machine that has its processors to
+# itself it is about one; the second leaves room for a moment in which it has not.
+REOPEN, REOPEN_EVER = 2.0, 20.0
 
 
 class Way:
@@ -203,7 +203,7 @@ def kill(run, guest, model, way, times):
         opened.append(int(up.group(2)) / 1e3)
     run.check("V01 no memory of the killed processes stays mapped", not maps.read()[0], len(maps.read()[0]))
     run.check("V01 %d kills with 100 queue pairs busy, each opened again in time" % times,
-              len(took) == times and max(took) < REOPEN, took)
+              len(took) == times and sorted(took)[times // 2] < REOPEN and max(took) < REOPEN_EVER, took)
     run.note("from the kill to the NIC up: %.2f to %.2f s, median %.2f; of it the opening: %.2f to %.2f s"
              % (min(took), max(took), sorted(took)[times // 2], min(opened), max(opened)))
     demo = as_json(guest.run(way.demo + "16MiB"))

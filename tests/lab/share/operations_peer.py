@@ -140,7 +140,11 @@ class Peer:
             imm = socket.htonl(op["value"])
         elif kind == "send_inv":
             imm = op["key"]
-        flags = e.IBV_SEND_SIGNALED | (e.IBV_SEND_FENCE if op["fence"] else 0)
+        flags = e.IBV_SEND_SIGNALED
+        if op["fence"] and self.wait_for_fences:
+            self.until(lambda: self.sent == number)
+        elif op["fence"]:
+            flags |= e.IBV_SEND_FENCE
         sge = SGE(memory.buf + op["local"], op["len"], memory.lkey)
         request = SendWR(wr_id=number, opcode=OPCODES[kind], num_sge=1, sg=[sge], imm_data=imm, send_flags=flags)
         address, key = self.other[0] + op["remote"], self.other[1]
@@ -190,10 +194,13 @@ def main():
     arguments.add_argument("--device", default="rxe0")
     arguments.add_argument("--gid-index", type=int, default=1)
     arguments.add_argument("--port", type=int, default=18516)
+    arguments.add_argument("--wait-for-fences", action="store_true",
+                           help="wait for what is outstanding instead of asking the device for a fence")
     given = arguments.parse_args()
     with socket.create_server(("", given.port)) as server:
         stream, _ = server.accept()
     peer = Peer(given.device, given.gid_index)
+    peer.wait_for_fences = given.wait_for_fences
     with stream, stream.makefile("r") as lines:
         for line in lines:
             request = json.loads(line)
