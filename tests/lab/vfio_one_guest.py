@@ -169,6 +169,20 @@ def isolation(run, guest, model, way):
     run.check("nothing is mapped after the close", result.code == 0 and not now, (result, len(now)))
 
 
+def all_vectors(run, guest, way):
+    """Each interrupt vector that the NIC has announces completions."""
+    count = int(re.search(r"MSI-X: Enable. Count=(\d+)", guest.run("lspci -vvs %s" % A).out).group(1))
+    steps = "open-wide vectors file=/share/counted close"
+    holder = guest.run_in_background("%s exercise %s %s" % (FERROCE, way.a, steps))
+    holder.wait_for("announced")
+    lines = guest.run("awk '/vfio-msix.*%s/ {n = 0; for (i = 2; i <= 3; i++) n += $i; print n}' /proc/interrupts" % A).out
+    fired = [int(line) for line in lines.split()]
+    run.check("as many vectors as the NIC has, and each has fired", len(fired) == count and all(fired), fired)
+    guest.run("touch /share/counted")
+    result = holder.result()
+    run.check("completions come by the event of each", "%d announced" % (count - 1) in result.out and result.code == 0, result)
+
+
 def huge_pages(run, guest, model, way):
     """Reserved huge pages take few maps."""
     guest.run("echo 48 >/proc/sys/vm/nr_hugepages")
@@ -250,6 +264,7 @@ def body(run, arguments):
     transfer(run, guest, way)
     user(run, guest, way)
     isolation(run, guest, model, way)
+    all_vectors(run, guest, way)
     huge_pages(run, guest, model, way)
     kill(run, guest, model, way, 20 if arguments.full else 4)
     warnings = [line for line in model.tail(1000).splitlines() if " WARN " in line or " ERROR " in line]

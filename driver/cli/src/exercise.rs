@@ -2,6 +2,7 @@
 //! machines (tests/lab).
 
 mod traffic;
+mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +31,10 @@ const LOOK: Duration = Duration::from_millis(50);
 pub enum Step {
     /// Bring the NIC up, and make a PD and a CQ. Tried again until it works.
     Open,
+    /// The same with as many completion vectors as the NIC has.
+    OpenWide,
+    /// Have each completion vector announce a completion.
+    Vectors,
     /// Register that many bytes, of normal pages or of huge ones.
     Region(usize, PageKind),
     /// End the region registered last.
@@ -60,6 +65,8 @@ impl FromStr for Step {
         };
         Ok(match name {
             "open" => Step::Open,
+            "open-wide" => Step::OpenWide,
+            "vectors" => Step::Vectors,
             "region" => Step::Region(bytes()?, PageKind::Normal),
             "huge-region" => Step::Region(bytes()?, PageKind::Huge2M),
             "drop" => Step::Drop,
@@ -102,10 +109,10 @@ fn take(
     held: &mut Option<Held>,
     huge: bool,
 ) -> Result<String, CliError> {
-    if let Step::Open = step {
+    if let Step::Open | Step::OpenWide = step {
         // Not while the old one is there: the device has one user.
         *held = None;
-        *held = Some(open(device, huge)?);
+        *held = Some(open(device, huge, *step == Step::OpenWide)?);
         return Ok("is up".to_string());
     }
     if let Step::File(path) = step {
@@ -143,6 +150,10 @@ fn take(
             traffic.run()?;
             Ok("ended".to_string())
         }
+        Step::Vectors => {
+            let count = vectors::each_announces(&holder.context, &holder.pd)?;
+            Ok(format!("{count} announced"))
+        }
         Step::Gone => gone(holder),
         Step::LetGo => {
             *held = None;
@@ -164,12 +175,12 @@ fn take(
             }
             None => Ok(String::new()),
         },
-        Step::Open | Step::File(_) => Ok(String::new()),
+        Step::Open | Step::OpenWide | Step::File(_) => Ok(String::new()),
     }
 }
 
 /// Opens the NIC, again and again while somebody else has it.
-fn open(device: &FunctionAddress, huge: bool) -> Result<Held, CliError> {
+fn open(device: &FunctionAddress, huge: bool, wide: bool) -> Result<Held, CliError> {
     let deadline = Instant::now() + PATIENCE;
     let function = loop {
         match function::open(device) {
@@ -183,11 +194,15 @@ fn open(device: &FunctionAddress, huge: bool) -> Result<Held, CliError> {
             }
         }
     };
-    let context =
-        Context::open(function, OpenConfig::new().huge_pages(huge)).map_err(|source| CliError::Open {
-            device: device.clone(),
-            source: Box::new(source),
-        })?;
+    let mut config = OpenConfig::new().huge_pages(huge);
+    if wide {
+        // It is cut to what there is.
+        config = config.completion_vectors(usize::MAX);
+    }
+    let context = Context::open(function, config).map_err(|source| CliError::Open {
+        device: device.clone(),
+        source: Box::new(source),
+    })?;
     let pd = Pd::alloc(&context).map_err(failed)?;
     let cq = Cq::create(&context, CqConfig::new(64)).map_err(failed)?;
     Ok(Held {

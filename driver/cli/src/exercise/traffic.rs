@@ -20,6 +20,35 @@ const DEPTH: u32 = 16;
 /// A completion that takes longer never comes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The way to the NIC itself.
+pub struct Way(Path);
+
+impl Way {
+    pub fn to_itself(context: &Context) -> Result<Way, CliError> {
+        let entries = context.gids().entries();
+        let entry = entries.iter().find(|(_, entry)| entry.version == RoceVersion::V2);
+        let (index, entry) =
+            entry.ok_or_else(|| CliError::Other("the NIC has no RoCE v2 GID".to_string()))?;
+        let mac = context.port_attributes().map_err(failed)?.mac;
+        Ok(Way(Path::new(*index, entry.gid, mac)))
+    }
+
+    /// A queue pair that is connected with itself.
+    pub fn connected(&self, pd: &Pd, cq: &Cq) -> Result<Qp, CliError> {
+        let config = QpConfig {
+            max_send_wr: DEPTH,
+            max_recv_wr: 1,
+            ..QpConfig::default()
+        };
+        let mut qp = Qp::create(pd, cq, cq, &config).map_err(failed)?;
+        qp.modify_to_init(&ToInit::default()).map_err(failed)?;
+        qp.modify_to_rtr(&ToRtr::new(self.0, qp.qpn(), 0))
+            .map_err(failed)?;
+        qp.modify_to_rts(&ToRts::new(0)).map_err(failed)?;
+        Ok(qp)
+    }
+}
+
 /// Busy queue pairs.
 pub struct Traffic {
     qps: Vec<Qp>,
@@ -33,24 +62,8 @@ impl Traffic {
         let (cq, poller) =
             Cq::create(context, CqConfig::new(count.saturating_mul(DEPTH + 1))).map_err(failed)?;
         let region = Mr::alloc(pd, 2 * BYTES, Access::supported_by(context)).map_err(failed)?;
-        let entries = context.gids().entries();
-        let entry = entries.iter().find(|(_, entry)| entry.version == RoceVersion::V2);
-        let (index, entry) =
-            entry.ok_or_else(|| CliError::Other("the NIC has no RoCE v2 GID".to_string()))?;
-        let mac = context.port_attributes().map_err(failed)?.mac;
-        let config = QpConfig {
-            max_send_wr: DEPTH,
-            max_recv_wr: 1,
-            ..QpConfig::default()
-        };
-        let qp = |_| {
-            let mut qp = Qp::create(pd, &cq, &cq, &config).map_err(failed)?;
-            qp.modify_to_init(&ToInit::default()).map_err(failed)?;
-            let to_rtr = ToRtr::new(Path::new(*index, entry.gid, mac), qp.qpn(), 0);
-            qp.modify_to_rtr(&to_rtr).map_err(failed)?;
-            qp.modify_to_rts(&ToRts::new(0)).map_err(failed)?;
-            Ok(qp)
-        };
+        let way = Way::to_itself(context)?;
+        let qp = |_| way.connected(pd, &cq);
         Ok(Traffic {
             qps: (0..count).map(qp).collect::<Result<_, CliError>>()?,
             poller,
