@@ -28,6 +28,9 @@ TSHARK = [
     # and then, and are no frames of any protocol.
     "--disable-heuristic",
     "eth_over_ib",
+    # So does the one for Fibre Channel.
+    "--disable-protocol",
+    "fcoib",
     # RoCE v2 over IPv6 may have a UDP checksum of zero (IBTA annex A17), as Linux sends it.
     "-o",
     "udp.ignore_ipv6_zero_checksum:TRUE",
