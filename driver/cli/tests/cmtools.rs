@@ -86,7 +86,8 @@ fn many_connections_are_made_at_once_and_ended() {
 #[test]
 fn nobody_there_and_messages_of_another_size_are_told() {
     let pair = Pair::new();
-    let alone = ["cmtime", "-s", "10.9.0.2", "--timeout", "1"].map(str::to_string);
+    // Longer than an address is asked for, which is three times a second apart.
+    let alone = ["cmtime", "-s", "10.9.0.2", "--timeout", "20"].map(str::to_string);
     let said = run(alone.into_iter().chain(pair.nic(1)));
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.err.contains("nobody answered for 10.9.0.2"), "{said:?}");
