@@ -160,6 +160,8 @@ def one_profile(task, arguments, profile):
         refused = linux.refusals(model)
         task.check("%s: no complaint of the model's" % guest.name, not refused, "\n".join(refused[:10]))
         guest.stop()
+        # Only then is all of its capture in the file.
+        model.stop()
     if arguments.full:
         rxe.check_frames(task, profile, task.folder / (profile + ".pcap"), 10_000)
 
