@@ -4,10 +4,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::cmdq::lock;
 use crate::fd::EventFd;
+
+/// How long after a deadline the machine's word on it is waited for.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// When even the machine's word on a deadline is late.
+pub(super) fn late(deadline: Instant) -> Instant {
+    deadline.checked_add(GRACE).unwrap_or(deadline)
+}
 
 /// News for one object of the program.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::agreed::{Agreed, check_qp, depths, mtu, to_init, to_rts};
-use super::cell::Cell;
+use super::cell::{Cell, late};
 use super::connection::{Connection, Parts};
 use super::error::{ConnectError, PrivateDataError};
 use super::machine::{Accepted, CommId, ConnectRequest, Transport};
@@ -21,8 +21,6 @@ use crate::verbs::{Mtu, Path, Qp};
 
 /// User bytes of a request's private data: 92, less the RDMA CM header's 36.
 pub(super) const REQ_DATA: usize = 56;
-/// How long after a deadline the machine's word on it is waited for.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +94,7 @@ impl Connecting {
             // What was asked of the peer is ended by the machine, which tells it.
             let until = match self.step {
                 Step::Resolving => self.deadline,
-                _ => self.deadline + GRACE,
+                _ => late(self.deadline),
             };
             let Some(news) = self.cell.wait(Some(until)) else {
                 let waited = self.started.elapsed();

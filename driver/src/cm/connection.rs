@@ -5,17 +5,14 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::cell::Cell;
+use super::cell::{Cell, late};
 use super::error::{DisconnectError, Stopped, WaitError};
 use super::machine::{CommId, DisconnectCause};
 use super::manager::Manager;
 use super::shared::{News, PathChange};
 use crate::verbs::{Path, Qp, QpState};
-
-/// How long after a deadline the machine's word on it is waited for.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// What happened to a connection.
 ///
@@ -250,7 +247,7 @@ impl Connection {
             self.start_disconnect(deadline)?;
         }
         while self.ended.is_none() {
-            match self.wait_event(deadline + GRACE) {
+            match self.wait_event(late(deadline)) {
                 Ok(Event::Stopped(stopped)) | Err(WaitError::Stopped(stopped)) => return Err(stopped.into()),
                 Ok(_) => {}
                 Err(WaitError::Deadline) => return Err(DisconnectError::NoAnswer),

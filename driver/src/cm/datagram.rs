@@ -5,17 +5,17 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ferroce_hw_regs::ids::Qpn;
 
-use super::cell::Cell;
+use super::cell::{Cell, late};
 use super::dispatch::{after_header, remote_address};
 use super::error::{ListenError, LookupError, PrivateDataError, Stopped, WaitError};
-use super::listener::Place;
 use super::machine::{CommId, SidrAnswer, SidrRequested};
 use super::mad::{IpHeader, PortSpace, ServiceId, SidrStatus};
 use super::manager::Manager;
+use super::place::Place;
 use super::resolver::ResolveError;
 use super::shared::{Incoming, News};
 use crate::verbs::Path;
@@ -24,8 +24,6 @@ use crate::verbs::Path;
 const REQ_DATA: usize = 180;
 /// Bytes of an answer's private data.
 const REP_DATA: usize = 136;
-/// How long after a deadline the machine's word on it is waited for.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A datagram service's queue pair, and the way to it: what a SEND needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,7 +105,7 @@ impl ConnectingDatagram {
     pub fn wait(mut self) -> Result<DatagramPeer, LookupError> {
         loop {
             let until = if self.asked.is_some() {
-                self.deadline + GRACE
+                late(self.deadline)
             } else {
                 self.deadline
             };
@@ -202,7 +200,7 @@ pub struct DatagramListener {
 impl fmt::Debug for DatagramListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DatagramListener")
-            .field("address", &self.place.address)
+            .field("address", &self.place.address())
             .finish_non_exhaustive()
     }
 }
@@ -221,7 +219,7 @@ impl DatagramListener {
     /// The address, with the port that was chosen.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
-        self.place.address
+        self.place.address()
     }
 
     /// The next request, waiting for it.
@@ -229,12 +227,7 @@ impl DatagramListener {
     /// # Errors
     /// [`WaitError::Deadline`], or the manager has ended.
     pub fn next_request(&mut self, deadline: Instant) -> Result<DatagramRequest, WaitError> {
-        loop {
-            let incoming = self.place.next(|cell| cell.wait(Some(deadline)))?;
-            if let Some(request) = self.request(incoming) {
-                return Ok(request);
-            }
-        }
+        self.place.wait_for(deadline, request)
     }
 
     /// The next request, if there is one.
@@ -242,11 +235,7 @@ impl DatagramListener {
     /// # Errors
     /// The manager has ended.
     pub fn try_next(&mut self) -> Result<Option<DatagramRequest>, Stopped> {
-        match self.place.next(Cell::pop) {
-            Ok(incoming) => Ok(self.request(incoming)),
-            Err(WaitError::Stopped(stopped)) => Err(stopped),
-            Err(WaitError::Deadline) => Ok(None),
-        }
+        self.place.try_take(request)
     }
 
     /// What is readable while there are requests, for any event loop. Not to be read from.
@@ -254,31 +243,31 @@ impl DatagramListener {
     /// # Errors
     /// The system has no more file descriptors.
     pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.place.cell.fd()
+        self.place.cell().fd()
     }
 
     #[cfg(feature = "tokio")]
     pub(super) fn cell(&self) -> &Cell<Incoming> {
-        &self.place.cell
+        self.place.cell()
     }
+}
 
-    fn request(&self, incoming: Incoming) -> Option<DatagramRequest> {
-        let Incoming::Datagram {
-            id,
-            requested,
-            addresses,
-        } = incoming
-        else {
-            return None;
-        };
-        Some(DatagramRequest {
-            manager: self.place.manager.clone(),
-            id,
-            requested,
-            addresses,
-            answered: false,
-        })
-    }
+fn request(manager: &Manager, incoming: Incoming) -> Option<DatagramRequest> {
+    let Incoming::Datagram {
+        id,
+        requested,
+        addresses,
+    } = incoming
+    else {
+        return None;
+    };
+    Some(DatagramRequest {
+        manager: manager.clone(),
+        id,
+        requested,
+        addresses,
+        answered: false,
+    })
 }
 
 /// A peer's request for a datagram service's queue pair. Dropping it rejects it.

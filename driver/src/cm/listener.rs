@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::agreed::{Agreed, check_qp, depths, to_init, to_rts};
-use super::cell::Cell;
+use super::cell::{Cell, late};
 use super::connecting::REQ_DATA;
 use super::connection::{Connection, Parts};
-use super::dispatch::{Listening, after_header, remote_address};
+use super::dispatch::{after_header, remote_address};
 use super::error::{ConnectError, ListenError, PrivateDataError, Stopped, WaitError};
 use super::machine::{AcceptReply, CommId, Requested, Transport};
-use super::mad::{IpHeader, PortSpace, RejectReason, ServiceId};
+use super::mad::{IpHeader, PortSpace, RejectReason};
 use super::manager::Manager;
 use super::params::Params;
+use super::place::Place;
 use super::shared::{Incoming, News};
 use crate::verbs::{Mtu, Path, Qp};
 
@@ -27,82 +28,6 @@ const REP_DATA: usize = 196;
 const REJ_DATA: usize = 148;
 /// Requests that may wait by default.
 const BACKLOG: usize = 1024;
-/// How long after a deadline the machine's word on it is waited for.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// A place in the table of services, taken until it is dropped.
-pub(super) struct Place {
-    pub(super) manager: Manager,
-    pub(super) service: ServiceId,
-    pub(super) address: SocketAddr,
-    pub(super) cell: Arc<Cell<Incoming>>,
-    stopped: Option<Stopped>,
-}
-
-impl Place {
-    pub(super) fn take(
-        manager: &Manager,
-        space: PortSpace,
-        mut address: SocketAddr,
-        backlog: usize,
-    ) -> Result<Self, ListenError> {
-        let cell = Arc::new(Cell::default());
-        let mut core = manager.inner.shared.running()?;
-        if address.port() == 0 {
-            address.set_port(core.free_port(space).ok_or(ListenError::NoPort)?);
-        }
-        let service = ServiceId::of_port(space, address.port());
-        core.machine
-            .listen(service, backlog)
-            .map_err(|_| ListenError::InUse { address })?;
-        let listening = Listening::new(address.ip(), cell.clone());
-        core.listeners.insert(service, listening);
-        drop(core);
-        Ok(Self {
-            manager: manager.clone(),
-            service,
-            address,
-            cell,
-            stopped: None,
-        })
-    }
-
-    /// What comes next, by `wait`.
-    pub(super) fn next(
-        &mut self,
-        wait: impl FnOnce(&Cell<Incoming>) -> Option<Incoming>,
-    ) -> Result<Incoming, WaitError> {
-        if let Some(stopped) = &self.stopped {
-            return Err(stopped.clone().into());
-        }
-        match wait(&self.cell) {
-            Some(Incoming::Stopped(stopped)) => {
-                self.stopped = Some(stopped.clone());
-                Err(stopped.into())
-            }
-            Some(incoming) => Ok(incoming),
-            None => Err(WaitError::Deadline),
-        }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let shared = &self.manager.inner.shared;
-        {
-            let mut core = shared.core();
-            core.machine.unlisten(self.service);
-            core.listeners.remove(&self.service);
-        }
-        // Those that nobody has taken out are rejected.
-        while let Some(incoming) = self.cell.pop() {
-            if let Incoming::Connection { id, .. } = incoming {
-                shared.abandon(id, None);
-            }
-        }
-        shared.wake();
-    }
-}
 
 /// Takes requests for connections at a port.
 ///
@@ -114,7 +39,7 @@ pub struct Listener {
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("address", &self.place.address)
+            .field("address", &self.place.address())
             .finish_non_exhaustive()
     }
 }
@@ -142,7 +67,7 @@ impl Listener {
     /// The address, with the port that was chosen.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
-        self.place.address
+        self.place.address()
     }
 
     /// The next request, waiting for it.
@@ -150,12 +75,7 @@ impl Listener {
     /// # Errors
     /// [`WaitError::Deadline`], or the manager has ended.
     pub fn next_request(&mut self, deadline: Instant) -> Result<Request, WaitError> {
-        loop {
-            let incoming = self.place.next(|cell| cell.wait(Some(deadline)))?;
-            if let Some(request) = self.request(incoming) {
-                return Ok(request);
-            }
-        }
+        self.place.wait_for(deadline, request)
     }
 
     /// The next request, if there is one.
@@ -163,17 +83,7 @@ impl Listener {
     /// # Errors
     /// The manager has ended.
     pub fn try_next(&mut self) -> Result<Option<Request>, Stopped> {
-        loop {
-            match self.place.next(Cell::pop) {
-                Ok(incoming) => {
-                    if let Some(request) = self.request(incoming) {
-                        return Ok(Some(request));
-                    }
-                }
-                Err(WaitError::Stopped(stopped)) => return Err(stopped),
-                Err(WaitError::Deadline) => return Ok(None),
-            }
-        }
+        self.place.try_take(request)
     }
 
     /// What is readable while there are requests, for any event loop. Not to be read from.
@@ -181,42 +91,42 @@ impl Listener {
     /// # Errors
     /// The system has no more file descriptors.
     pub fn event_fd(&self) -> io::Result<BorrowedFd<'_>> {
-        self.place.cell.fd()
+        self.place.cell().fd()
     }
 
     #[cfg(feature = "tokio")]
     pub(super) fn cell(&self) -> &Cell<Incoming> {
-        &self.place.cell
+        self.place.cell()
     }
+}
 
-    /// A request, unless its sender has given up meanwhile.
-    fn request(&self, incoming: Incoming) -> Option<Request> {
-        let Incoming::Connection {
-            id,
-            cell,
-            requested,
-            addresses,
-        } = incoming
-        else {
-            return None;
-        };
-        let mut passed = VecDeque::new();
-        while let Some(news) = cell.pop() {
-            passed.push_back(news);
-        }
-        if passed.iter().any(|news| matches!(news, News::Failed(_))) {
-            self.place.manager.inner.shared.abandon(id, None);
-            return None;
-        }
-        Some(Request {
-            manager: self.place.manager.clone(),
-            id,
-            cell,
-            requested,
-            addresses,
-            answered: false,
-        })
+/// A request, unless its sender has given up meanwhile.
+fn request(manager: &Manager, incoming: Incoming) -> Option<Request> {
+    let Incoming::Connection {
+        id,
+        cell,
+        requested,
+        addresses,
+    } = incoming
+    else {
+        return None;
+    };
+    let mut passed = VecDeque::new();
+    while let Some(news) = cell.pop() {
+        passed.push_back(news);
     }
+    if passed.iter().any(|news| matches!(news, News::Failed(_))) {
+        manager.inner.shared.abandon(id, None);
+        return None;
+    }
+    Some(Request {
+        manager: manager.clone(),
+        id,
+        cell,
+        requested,
+        addresses,
+        answered: false,
+    })
 }
 
 /// A peer's request for a connection. Dropping it rejects it.
@@ -429,7 +339,7 @@ impl Accepting {
     /// [`ConnectError`] says why there is no connection.
     pub fn wait(mut self) -> Result<Connection, ConnectError> {
         loop {
-            let Some(news) = self.cell.wait(Some(self.deadline + GRACE)) else {
+            let Some(news) = self.cell.wait(Some(late(self.deadline))) else {
                 let waited = self.started.elapsed();
                 return Err(ConnectError::Deadline { waited });
             };

@@ -25,6 +25,7 @@ pub mod machine;
 pub mod mad;
 mod manager;
 mod params;
+mod place;
 mod resolver;
 mod service;
 mod shared;

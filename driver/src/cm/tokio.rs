@@ -9,9 +9,9 @@
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::cell::Cell;
+use super::cell::{Cell, late};
 use super::connection::{Connection, Event};
 use super::datagram::{DatagramListener, DatagramPeer, DatagramRequest};
 use super::error::{ConnectError, DisconnectError, LookupError, Stopped};
@@ -20,9 +20,6 @@ use super::machine::DisconnectCause;
 use super::manager::Manager;
 use super::params::Params;
 use crate::verbs::Qp;
-
-/// How long after a deadline the machine's word on it is waited for.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// What `take` finds in something that waits on a cell, as soon as it finds something.
 async fn until<O, T, R>(owner: &mut O, cell: fn(&O) -> &Cell<T>, take: fn(&mut O) -> Option<R>) -> R {
@@ -39,7 +36,7 @@ async fn until<O, T, R>(owner: &mut O, cell: fn(&O) -> &Cell<T>, take: fn(&mut O
 
 /// As the future, but not after the deadline and some.
 async fn until_late<R>(deadline: Instant, future: impl Future<Output = R>) -> Option<R> {
-    let late = tokio::time::Instant::from_std(deadline + GRACE);
+    let late = tokio::time::Instant::from_std(late(deadline));
     tokio::time::timeout_at(late, future).await.ok()
 }
 
