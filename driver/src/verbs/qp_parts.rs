@@ -158,10 +158,6 @@ pub(super) fn describe(
     let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
     let mut qpc = Qpc::default();
     qpc.set_st(service_of(shapes.granted.qp_type));
-    if let Some((mtu, log_msg_max)) = datagram_limits(shapes.granted.qp_type) {
-        qpc.set_mtu(mtu)?;
-        qpc.set_log_msg_max(log_msg_max)?;
-    }
     qpc.set_pm_state(PM_STATE_MIGRATED)?;
     qpc.set_pd(pd.pdn().get())?;
     match shapes.sq {

@@ -10,6 +10,7 @@ use ferroce_firmware_iface::layouts::{
 use ferroce_firmware_iface::opcode::Opcode;
 
 use crate::fields::{Fields, decode, dwords, pages, reserved};
+use crate::paging::Paging;
 
 /// Offset of a capability or register in its command.
 const BODY: usize = 0x10;
@@ -254,7 +255,7 @@ pub fn fields(command: &Command<'_>, caps: &Capabilities) -> Fields {
         _ => {
             decode(info, head, "", &mut fields);
             reserved(info, head, &mut fields);
-            list(info, command.input, &mut fields);
+            list(info, command, &mut fields);
         }
     }
     if !command.ok() {
@@ -268,11 +269,16 @@ pub fn fields(command: &Command<'_>, caps: &Capabilities) -> Fields {
 }
 
 /// The list at the end.
-fn list(info: &LayoutInfo, input: &[u8], fields: &mut Fields) {
+fn list(info: &LayoutInfo, command: &Command<'_>, fields: &mut Fields) {
+    let input = command.input;
     for field in info.fields.iter().filter(|f| f.bit_width == 0) {
-        let from = (field.bit_offset as usize / 8).min(input.len());
+        let head = field.bit_offset as usize / 8;
+        let entries = &input[head.min(input.len())..];
         if PAGE_LISTS.contains(&field.name) {
-            pages(field.name, &input[from..], fields);
+            pages(field.name, entries, fields);
+        }
+        if let Some(paging) = Paging::of(command) {
+            paging.judge(command, head, entries, fields);
         }
     }
 }

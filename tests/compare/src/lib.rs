@@ -3,7 +3,7 @@
 //!
 //! The NIC model records what is said to it ([`record`]). Each part of a recording gets a role ([`roles`]), such as
 //! "CREATE_CQ for an RC queue pair" or "the first arm of a completion queue", and its values by name ([`fields`],
-//! [`commands`], [`entries`]). What two programs do differently in the same role is a difference ([`compare`]), and has
+//! [`commands`], [`entries`], [`paging`]). What two programs do differently in the same role is a difference ([`compare`]), and has
 //! to have a reason ([`reasons`]). [`report`] writes all of it down.
 
 pub mod commands;
@@ -11,6 +11,7 @@ pub mod compare;
 pub mod entries;
 pub mod fields;
 pub mod fresh;
+pub mod paging;
 pub mod programs;
 pub mod reasons;
 pub mod record;

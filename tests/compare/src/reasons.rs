@@ -20,9 +20,9 @@ pub struct Reasons {
     extra: Vec<Roles>,
     /// What ferroce does at another place.
     order: Vec<Order>,
-    /// Which entries were asked for.
+    /// Which patterns were asked for: the kind of entry, which one, the pattern.
     #[serde(skip)]
-    used: RefCell<BTreeSet<(&'static str, usize)>>,
+    used: RefCell<BTreeSet<(&'static str, usize, String)>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,8 @@ pub struct Reasons {
 struct Difference {
     /// Patterns of roles; `*` stands for anything.
     roles: Vec<String>,
-    /// Patterns of fields, and the value that ferroce has to have: `*` in it for anything; `*` alone also where ferroce does not play the role.
+    /// Patterns of fields, and what ferroce has to have in them: its values in their order, with commas between;
+    /// [`NOT_THERE`] where it does not play the role.
     ours: BTreeMap<String, String>,
     why: String,
 }
@@ -50,6 +51,9 @@ struct Order {
     roles: Vec<String>,
     why: String,
 }
+
+/// What stands for the values of ferroce where it does not play the role.
+const NOT_THERE: &str = "none";
 
 /// Whether a text is what a pattern says; `*` in the pattern stands for anything.
 pub fn matches(pattern: &str, text: &str) -> bool {
@@ -71,8 +75,12 @@ pub fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-fn any(patterns: &[String], text: &str) -> bool {
-    patterns.iter().any(|pattern| matches(pattern, text))
+/// The first of the patterns that a text is what it says.
+fn first<'a>(patterns: &'a [String], text: &str) -> Option<&'a str> {
+    patterns
+        .iter()
+        .map(String::as_str)
+        .find(|pattern| matches(pattern, text))
 }
 
 /// The values as one text.
@@ -89,26 +97,34 @@ impl Reasons {
         toml::from_str(text)
     }
 
-    fn find<T>(&self, kind: &'static str, entries: &[T], is_it: impl Fn(&T) -> bool) -> Option<usize> {
-        let found = entries.iter().position(is_it)?;
-        self.used.borrow_mut().insert((kind, found));
-        Some(found)
+    /// The reason in the first entry that fits; its patterns that do so are of use.
+    fn find<'a, T>(
+        &'a self,
+        kind: &'static str,
+        entries: &'a [T],
+        fits: impl Fn(&'a T) -> Option<(Vec<&'a str>, &'a str)>,
+    ) -> Option<&'a str> {
+        let mut numbered = entries.iter().enumerate();
+        let (at, (patterns, why)) = numbered.find_map(|(at, entry)| Some((at, fits(entry)?)))?;
+        let of_use = patterns
+            .into_iter()
+            .map(|pattern| (kind, at, pattern.to_string()));
+        self.used.borrow_mut().extend(of_use);
+        Some(why)
     }
 
     /// Why a field differs; `None` when no entry says so, or the entry is for another value of ferroce's.
     pub fn of_field(&self, role: &str, field: &str, values: &Values) -> Option<&str> {
-        let ours = values.get(&Program::Ferroce).map(join);
-        let value_fits =
-            |wanted: &str| wanted == "*" || ours.as_deref().is_some_and(|ours| matches(wanted, ours));
-        let fits = |entry: &Difference| {
-            any(&entry.roles, role)
-                && entry
-                    .ours
-                    .iter()
-                    .any(|(pattern, wanted)| matches(pattern, field) && value_fits(wanted))
-        };
-        let found = self.find("difference", &self.difference, fits)?;
-        Some(&self.difference[found].why)
+        let ours = values
+            .get(&Program::Ferroce)
+            .map_or_else(|| NOT_THERE.to_string(), join);
+        self.find("difference", &self.difference, |entry| {
+            let of_role = first(&entry.roles, role)?;
+            let mut fields = entry.ours.iter();
+            let (of_field, _) =
+                fields.find(|(pattern, wanted)| matches(pattern, field) && **wanted == ours)?;
+            Some((vec![of_role, of_field.as_str()], entry.why.as_str()))
+        })
     }
 
     /// Why ferroce does not do what others do, or does alone what it does.
@@ -117,15 +133,20 @@ impl Reasons {
             Presence::Lacking => ("lacking", &self.lacking),
             Presence::Extra => ("extra", &self.extra),
         };
-        let found = self.find(kind, entries, |entry| any(&entry.roles, role))?;
-        Some(&entries[found].why)
+        self.find(kind, entries, |entry| {
+            Some((vec![first(&entry.roles, role)?], entry.why.as_str()))
+        })
     }
 
     /// Why ferroce gives a command at another place than a program.
     pub fn of_order(&self, against: Program, role: &str) -> Option<&str> {
-        let fits = |entry: &Order| entry.against == against.name() && any(&entry.roles, role);
-        let found = self.find("order", &self.order, fits)?;
-        Some(&self.order[found].why)
+        let against_it = |entry: &&Order| entry.against == against.name();
+        self.find("order", &self.order, |entry| {
+            let of_role = Some(entry)
+                .filter(against_it)
+                .and_then(|entry| first(&entry.roles, role))?;
+            Some((vec![of_role], entry.why.as_str()))
+        })
     }
 
     /// What has no reason, and which entries are of nothing.
@@ -170,26 +191,29 @@ impl Reasons {
         wrong
     }
 
+    /// Patterns that are of nothing any more.
     fn stale(&self) -> Vec<String> {
+        let mut all: Vec<(&'static str, usize, &String, &str)> = Vec::new();
+        for (at, entry) in self.difference.iter().enumerate() {
+            let patterns = entry.roles.iter().chain(entry.ours.keys());
+            all.extend(patterns.map(|pattern| ("difference", at, pattern, entry.why.as_str())));
+        }
+        for (kind, entries) in [("lacking", &self.lacking), ("extra", &self.extra)] {
+            for (at, entry) in entries.iter().enumerate() {
+                let patterns = entry.roles.iter();
+                all.extend(patterns.map(|pattern| (kind, at, pattern, entry.why.as_str())));
+            }
+        }
+        for (at, entry) in self.order.iter().enumerate() {
+            let patterns = entry.roles.iter();
+            all.extend(patterns.map(|pattern| ("order", at, pattern, entry.why.as_str())));
+        }
         let used = self.used.borrow();
-        let of_roles = |kind, entries: &[Roles]| -> Vec<(&'static str, usize, String)> {
-            let numbered = entries.iter().enumerate();
-            numbered.map(|(i, entry)| (kind, i, entry.why.clone())).collect()
-        };
-        let mut all: Vec<(&'static str, usize, String)> = Vec::new();
-        let differences = self.difference.iter().enumerate();
-        all.extend(differences.map(|(i, entry)| ("difference", i, entry.why.clone())));
-        all.extend(of_roles("lacking", &self.lacking));
-        all.extend(of_roles("extra", &self.extra));
-        all.extend(
-            self.order
-                .iter()
-                .enumerate()
-                .map(|(i, entry)| ("order", i, entry.why.clone())),
-        );
         all.into_iter()
-            .filter(|(kind, i, _)| !used.contains(&(*kind, *i)))
-            .map(|(kind, _, why)| format!("the reason is of nothing any more: [[{kind}]] {why}"))
+            .filter(|(kind, at, pattern, _)| !used.contains(&(*kind, *at, (*pattern).clone())))
+            .map(|(kind, _, pattern, why)| {
+                format!("the reason is of nothing any more: [[{kind}]] `{pattern}`: {why}")
+            })
             .collect()
     }
 }
@@ -243,7 +267,7 @@ mod tests {
         let nothing = crate::compare::compare(&BTreeMap::new());
         assert_eq!(
             reasons.unexplained(&nothing),
-            ["the reason is of nothing any more: [[lacking]] Once."]
+            ["the reason is of nothing any more: [[lacking]] `X`: Once."]
         );
         assert!(Reasons::parse("[[differences]]").is_err());
     }

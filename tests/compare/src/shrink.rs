@@ -2,17 +2,22 @@
 //! run to run taken out.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use ferroce_firmware_iface::layouts::of_command;
 use ferroce_firmware_iface::opcode::Opcode;
 
+use crate::commands::Command;
 use crate::entries::still_wqe;
 use crate::fields::still;
+use crate::paging::Paging;
 use crate::record::{Record, What};
 use crate::roles::acts;
 
 /// Bytes of a list of pages that are kept: two pages.
 const LIST_BYTES: usize = 16;
+/// Where CREATE_MKEY has the first address of the region (PRM, `mkc.start_addr`).
+const KEY_START: Range<usize> = 0x20..0x28;
 
 /// The small form.
 pub fn shrink(records: &[Record]) -> Vec<Record> {
@@ -39,14 +44,39 @@ fn stilled(what: &mut What, service: &str) {
     match what {
         What::Command {
             opcode,
+            in_len,
+            out_len,
             input,
             output,
-            ..
         } => {
             let Some((info, _)) = of_command(*opcode) else {
                 return;
             };
+            let paging = Paging::of(&Command {
+                opcode: *opcode,
+                in_len: *in_len,
+                out_len: *out_len,
+                input,
+                output,
+            });
+            let still_page = |entry: &mut [u8]| {
+                if let Ok(address) = <[u8; 8]>::try_from(&*entry).map(u64::from_be_bytes)
+                    && address != 0
+                {
+                    let smallest = address & 0xfff | 0x1000_0000;
+                    let address = paging.map_or(smallest, |paging| paging.still(address));
+                    entry.copy_from_slice(&address.to_be_bytes());
+                }
+            };
+            let start = (*opcode == Opcode::CREATE_MKEY)
+                .then(|| input.get(KEY_START).map(<[u8]>::to_vec))
+                .flatten();
             still(info, input);
+            if let (Some(start), Some(place)) = (start, input.get_mut(KEY_START)) {
+                // Where in its first page a region begins says how many pages it needs.
+                place.copy_from_slice(&start);
+                still_page(place);
+            }
             // Lists are shown by their first entries; a capability stays whole.
             if !matches!(*opcode, Opcode::SET_HCA_CAP | Opcode::ACCESS_REG) {
                 input.truncate(info.bytes.max(LIST_BYTES) + LIST_BYTES);
@@ -72,15 +102,6 @@ fn stilled(what: &mut What, service: &str) {
         }
         _ => {}
     }
-}
-
-/// Keeps the low 12 bits of a page address.
-fn still_page(entry: &mut [u8]) {
-    if entry.iter().all(|byte| *byte == 0) {
-        return;
-    }
-    let low = [entry[6] & 0xf, entry[7]];
-    entry.copy_from_slice(&[0, 0, 0, 0, 0x10, 0, low[0], low[1]]);
 }
 
 #[cfg(test)]

@@ -77,6 +77,95 @@ fn a_new_difference_is_told() {
     assert!(told("SET_ISSI: ferroce lacks it"), "{wrong:?}");
 }
 
+/// Sets a field in all of a program's acts of a role.
+fn set(acts: &mut BTreeMap<Program, Vec<Act>>, program: Program, role: &str, field: &str, value: &str) {
+    let own = acts.get_mut(&program).expect("the program's");
+    let mut found = false;
+    for act in own.iter_mut().filter(|act| act.role == role) {
+        act.fields.insert(field.into(), value.into());
+        found = true;
+    }
+    assert!(found, "{program:?} has no {role}");
+}
+
+#[test]
+fn another_work_request_of_ours_is_told() {
+    let before = acts();
+    for (role, field, value) in [
+        ("WQE RDMA_WRITE (RC)", "ctrl.fence", "0x2"),
+        ("WQE SEND (UD)", "av reserved bits of dword 0x8", "0x1"),
+        ("send doorbell (RC)", "its first 8 bytes are those of", "none"),
+        ("CQ arm (RC), next number", "waits for", "solicited"),
+        ("CREATE_CQ (RC)", "its pages", "3 where 8 hold it"),
+        ("ATTACH_TO_MCG", "reserved bits of dword 0x8", "0x1"),
+    ] {
+        let mut acts = before.clone();
+        set(&mut acts, Program::Ferroce, role, field, value);
+        let wrong = explained(&compare(&acts));
+        let told = format!("{role}: {field}: ");
+        assert!(
+            wrong.iter().any(|line| line.starts_with(&told)),
+            "{told}{wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn another_value_of_linux_is_told() {
+    let before = acts();
+    for (role, field) in [
+        ("INIT2RTR_QP (RC)", "qpc.log_rra_max"),
+        ("CREATE_EQ (page requests)", "eqc.intr"),
+        ("WQE ATOMIC_CS (RC)", "ctrl.ds"),
+        ("EQ arm (completions)", "offset"),
+    ] {
+        let mut acts = before.clone();
+        set(&mut acts, Program::Linux, role, field, "0xf");
+        let mut wrong = explained(&compare(&acts));
+        // What is explained already has its values on the page.
+        if wrong.is_empty() {
+            let learnt = std::fs::read_to_string(top().join(report::LEARNT)).expect("what was learnt");
+            let page = report::write(&compare(&acts), &reasons(), &learnt);
+            let committed = std::fs::read_to_string(top().join(report::DOCUMENT)).expect("the page");
+            assert_ne!(page, committed);
+            wrong.push(format!("{role}: {field}: by the page"));
+        }
+        let told = format!("{role}: {field}: ");
+        assert!(
+            wrong.iter().any(|line| line.starts_with(&told)),
+            "{told}{wrong:?}"
+        );
+    }
+}
+
+#[test]
+fn a_reason_that_is_of_nothing_any_more_is_told() {
+    let before = acts();
+    for (program, role, field, value) in [
+        // Linux asks as ferroce does: one role of two that the reason names.
+        (Program::Linux, "ENABLE_HCA", "output length", "0x10"),
+        (Program::Ferroce, "CREATE_RQ", "rqc.vsd", "0"),
+    ] {
+        let mut acts = before.clone();
+        set(&mut acts, program, role, field, value);
+        if program == Program::Linux {
+            set(&mut acts, Program::RdmaCore, role, field, value);
+        }
+        let wrong = explained(&compare(&acts));
+        let stale = |line: &&String| line.starts_with("the reason is of nothing any more: [[difference]] ");
+        assert!(
+            wrong.iter().any(|line| stale(&line)),
+            "{role}: {field}: {wrong:?}"
+        );
+    }
+    let mut acts = before;
+    let linux = acts.get_mut(&Program::Linux).expect("Linux's");
+    linux.retain(|act| act.role != "SET_DRIVER_VERSION");
+    let wrong = explained(&compare(&acts));
+    let told = "the reason is of nothing any more: [[lacking]] `SET_DRIVER_VERSION`";
+    assert!(wrong.iter().any(|line| line.starts_with(told)), "{wrong:?}");
+}
+
 /// What is compared is really there: each kind of work request, and the doorbells.
 #[test]
 fn the_recordings_hold_the_whole_of_the_work() {
@@ -98,6 +187,7 @@ fn the_recordings_hold_the_whole_of_the_work() {
             "WQE SEND (UC)",
             "WQE SEND (UD)",
             "WQE SEND (GSI)",
+            "receive WQE (SRQ)",
             "receive WQE (RC)",
             "send doorbell (RC)",
             "CQ arm (RC), first",
