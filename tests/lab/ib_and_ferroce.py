@@ -53,15 +53,14 @@ def perftest(peer, number, role, case):
     if role == "client":
         server = peer.guest.run_in_background(command, timeout=90)
         peer.listening()
-        port = ["--port", str(peer.control.listen[rxe.PORT]), "127.0.0.1"]
-        host = rxe.Program(peer, name, ferroce[0], ferroce[1] + port).start()
+        host = peer.program(name, ferroce[0], ferroce[1] + peer.server_at(rxe.PORT)).start()
         code, result = host.result()
         other = server.result()
     else:
-        port = peer.control.reach[rxe.PORT]
-        host = rxe.Program(peer, name, ferroce[0], ferroce[1] + ["--port", str(port)]).start()
+        port = peer.own_port(rxe.PORT)
+        host = peer.program(name, ferroce[0], ferroce[1] + ["--port", str(port)]).start()
         host.listening(port)
-        other = peer.guest.run("%s %s" % (command, peer.control.HOST), timeout=90, check=False)
+        other = peer.guest.run("%s %s" % (command, peer.host), timeout=90, check=False)
         code, result = host.result()
     right = code == 0 and other.code == 0 and result.get("ok") is True
     if peer.task.check(what, right, "%s\n%s\n%s" % (result, host.tail(), other)):

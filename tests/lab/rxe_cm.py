@@ -39,7 +39,7 @@ def as_client(peer, name, case):
     server = peer.guest.run_in_background("timeout %d %s -b %s %s" % (8 if tool == "cmtime" else 40, tool, theirs, options), timeout=60)
     # Linux rejects (28) what comes while a program is at its rdma_listen.
     peer.guest.run("for i in $(seq 200); do rdma resource show cm_id | grep -q 'state LISTEN' && exit 0; sleep 0.1; done; exit 1")
-    program = rxe.Program(peer, name, [tool, "-s", theirs.split("%")[0]], options.split() + ["--json"])
+    program = peer.program(name, [tool, "-s", theirs.split("%")[0]], options.split() + ["--json"])
     code, result = program.start().result()
     return program, code, result, server.result()
 
@@ -47,7 +47,7 @@ def as_client(peer, name, case):
 def as_server(peer, name, case):
     """The client is in the guest."""
     tool, kind, options = case
-    program = rxe.Program(peer, name, [tool], options.split() + ["--json"]).start()
+    program = peer.program(name, [tool], options.split() + ["--json"]).start()
     ours = addresses(kind)[0] + ("%wire" if kind == "link-local" else "")
     command = "for i in $(seq 8); do timeout 15 %s -s %s %s && exit 0; sleep 0.25; done; exit 1" % (tool, ours, options)
     client = peer.guest.run(command, timeout=120, check=False)

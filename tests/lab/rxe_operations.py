@@ -22,14 +22,15 @@ def play(peer, name, case, count, seed):
     running = peer.guest.run_in_background(script, timeout=600)
     peer.listening(PORT)
     arguments = ["--gid", "roce-v2-" + kind, "--mtu", str(mtu), "--count", str(count), "--seed", str(seed),
-                 "--port", str(peer.control.listen[PORT]), *options, "127.0.0.1"]
-    code, result = rxe.Program(peer, name, ["operations"], arguments).start().result(timeout=600)
+                 *options, *peer.server_at(PORT)]
+    program = peer.program(name, ["operations"], arguments).start()
+    code, result = program.result(timeout=600)
     other = running.result()
     right = code == 0 and result.get("ok") is True and other.code == 0
     what = "%s: %d operations over %s, MTU %d, seed %d" % (name, count, kind, mtu, seed)
     peer.task.check(what, right, "%s\n%r" % (result, other))
     peer.task.note(str(result))
-    return before, peer.task.folder / (name + ".pcap"), right
+    return before, program.pcap, right
 
 
 def body(task, arguments):

@@ -21,7 +21,7 @@ def as_client(peer, name, case):
     server = peer.guest.run_in_background("rping -s -a %s -p %d %s" % (own, PORT, options), timeout=120)
     listening(peer)
     arguments = ["-c", "-a", own, "--port", str(PORT), *options.split()]
-    program = rxe.Program(peer, name, ["rping"], arguments).start()
+    program = peer.program(name, ["rping"], arguments).start()
     code, result = program.result()
     return program, code, result, server.result()
 
@@ -30,7 +30,7 @@ def as_server(peer, name, case):
     """The client is in the guest."""
     kind, options = case
     own = rxe.ADDRESSES[kind][0]
-    program = rxe.Program(peer, name, ["rping"], ["-s", "-a", own, "--port", str(PORT), *options.split()]).start()
+    program = peer.program(name, ["rping"], ["-s", "-a", own, "--port", str(PORT), *options.split()]).start()
     program.says("listening at")
     client = peer.guest.run("rping -c -a %s -p %d %s" % (own, PORT, options), timeout=120, check=False)
     code, result = program.result()

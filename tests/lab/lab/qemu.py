@@ -114,7 +114,7 @@ class Guest:
     """One virtual machine. Use it as a context manager, so that it always ends."""
 
     def __init__(self, image, folder, name, nics=(), models=(), memory="1G", cpus=2, kernel="6.12", share=None,
-                 iommu=False, accel="tcg", append="", reboots=False, control=None):
+                 iommu=False, accel="tcg", append="", reboots=False, control=None, capture=None):
         self.image = image
         self.name = name
         self.folder = folder / name
@@ -131,6 +131,8 @@ class Guest:
         self.append = append
         self.reboots = reboots
         self.control = control
+        # A file to which QEMU writes the frames of the first netdev.
+        self.capture = capture
         self.process = None
         self.numbers = iter(range(1, 1 << 30))
         self.running = {}
@@ -170,6 +172,8 @@ class Guest:
             line += ["-netdev", "dgram,id=n%d,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s"
                      % (number, local, remote)]
             line += ["-device", "virtio-net-pci,netdev=n%d,mac=%s,romfile=" % (number, mac)]
+        if self.capture:
+            line += ["-object", "filter-dump,id=capture,netdev=n0,file=%s" % self.capture]
         if self.control:
             line += ["-netdev", self.control.netdev(self.image)]
             line += ["-device", "virtio-net-pci,netdev=control,mac=%s,romfile=" % Control.MAC]
