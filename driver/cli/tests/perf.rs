@@ -17,8 +17,8 @@ use serde_json::Value;
 fn measure(pair: &Pair, test: &str, options: &[&str]) -> Value {
     let tool = [&["perf", test][..], options].concat();
     let (server, client) = pair.run(&tool, &[], &["--json"]);
-    assert_eq!(client.code, Some(0), "{client:?}\n{server:?}");
-    assert_eq!(server.code, Some(0), "{server:?}");
+    assert_eq!(client.code, Some(0), "{tool:?}: {client:?}\n{server:?}");
+    assert_eq!(server.code, Some(0), "{tool:?}: {server:?}");
     let result: Value = serde_json::from_str(client.out.trim()).expect("one object");
     assert_eq!(result["ok"], true, "{result}");
     let warnings = result["warnings"].to_string();
@@ -105,6 +105,66 @@ fn sides_that_do_different_things_and_bad_options_are_named() {
     refused(&["write-lat", "-e"], "no --events");
     refused(&["read-lat", "-q", "2"], "on one queue pair");
     refused(&["write-bw", "-s", "0"], "--size 0");
+}
+
+#[test]
+fn all_tests_can_be_played_by_perftests_rules() {
+    let pair = Pair::new();
+    for (test, options, rows, iterations) in [
+        ("write-lat", &["-n", "300", "-I", "64"][..], 1, 300),
+        ("write-lat", &["-n", "3", "-a"], 23, 3),
+        ("read-lat", &["-n", "20", "-s", "4096", "-e"], 1, 20),
+        ("send-lat", &["-n", "20", "-a", "-e"], 23, 20),
+        ("atomic-lat", &["-n", "20"], 1, 20),
+        ("write-bw", &["-n", "20", "-q", "4", "-s", "9000"], 1, 80),
+        (
+            "read-bw",
+            &["-n", "20", "-s", "64K", "-m", "1024", "-g", "roce-v2-ipv6"],
+            1,
+            20,
+        ),
+        (
+            "send-bw",
+            &["-n", "20", "-q", "3", "-r", "7", "-t", "16", "-s", "32"],
+            1,
+            60,
+        ),
+        ("send-bw", &["-n", "3", "-a", "-q", "2"], 23, 6),
+    ] {
+        let result = measure(&pair, test, &[options, &["--with-perftest"]].concat());
+        assert_eq!(result["connection"], "perftest", "{result}");
+        let found = result["rows"].as_array().expect("a list");
+        assert_eq!(found.len(), rows, "{test} {options:?}: {result}");
+        assert_eq!(
+            found[rows - 1]["iterations"],
+            iterations,
+            "{test} {options:?}: {result}"
+        );
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_perftest_is_told() {
+    let (server, client) = Pair::new().run(
+        &["perf", "read-lat", "-n", "5"],
+        &["--with-perftest"],
+        &["--timeout", "5"],
+    );
+    assert_eq!(client.code, Some(1), "{client:?}");
+    assert!(
+        server.err.contains("the peer's perftest has version"),
+        "{server:?}"
+    );
+    let said = run([
+        "perf",
+        "read-lat",
+        "--with-perftest",
+        "-R",
+        "-d",
+        "model:dgram:a,b",
+    ]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("cannot be used with"), "{said:?}");
 }
 
 /// As `measure`, connected by the connection manager.

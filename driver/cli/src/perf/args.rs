@@ -39,6 +39,11 @@ pub struct PerfArgs {
     #[arg(short = 'R', long)]
     pub rdma_cm: bool,
 
+    /// The other side is Linux's perftest: `ib_write_bw`, `ib_write_lat` and so on, without -R there and with -x for a GID.
+    /// Give both the same -s, -a, -n and -q, which they don't compare.
+    #[arg(long, conflicts_with = "rdma_cm")]
+    pub with_perftest: bool,
+
     /// Bytes of a message (K, M, KiB, MiB count in 1024s). By default 65536 for bandwidth, 8 for latency of atomics, else 2.
     #[arg(short, long, value_name = "BYTES", value_parser = size, conflicts_with = "all")]
     pub size: Option<u64>,
@@ -47,7 +52,7 @@ pub struct PerfArgs {
     #[arg(short, long)]
     pub all: bool,
 
-    /// Messages of each size and queue pair. By default 1000, and 5000 for bandwidth.
+    /// Messages of each size and queue pair. By default 1000, and 5000 for write-bw.
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: Option<u32>,
 
@@ -95,7 +100,7 @@ impl PerfArgs {
 
     pub fn iters(&self) -> u32 {
         self.iters
-            .unwrap_or(if self.test.is_bandwidth() { 5000 } else { 1000 })
+            .unwrap_or(if self.test == Test::WriteBw { 5000 } else { 1000 })
     }
 
     /// Sizes to measure, in bytes.

@@ -7,8 +7,8 @@ use ferroce::cm::{Connection, Event};
 use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
 use ferroce::verbs::{
-    Access, Cq, CqConfig, CqPoller, Mr, Payload, Pd, Qp, QpConfig, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, ToInit, ToRtr, ToRts, WaitError, WcOpcode,
+    Access, Cq, CqConfig, CqPoller, Mr, Mtu, Payload, Pd, Qp, QpConfig, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, ToInit, ToRtr, ToRts, WaitError, WcOpcode,
 };
 use rand::Rng;
 use serde_json::{Value, json};
@@ -42,7 +42,10 @@ pub struct Ends {
 pub struct Peer {
     pub gid: Gid,
     pub memory: RemoteAddr,
-    qps: Vec<(Qpn, u32)>,
+    /// What both sides can.
+    pub mtu: Mtu,
+    /// Its queue pairs' numbers and first PSNs.
+    pub qps: Vec<(Qpn, u32)>,
 }
 
 impl Peer {
@@ -58,6 +61,7 @@ impl Peer {
         });
         Ok(Peer {
             gid: Gid::from_ip(gid.ok_or_else(|| bad("GID"))?),
+            mtu: nic::mtu(args.mtu)?,
             memory: RemoteAddr {
                 addr: number(&said["addr"], u64::MAX).ok_or_else(|| bad("address"))?,
                 rkey: number(&said["rkey"], u32::MAX.into()).ok_or_else(|| bad("key"))? as u32,
@@ -93,7 +97,8 @@ impl Line {
 }
 
 impl Ends {
-    pub fn new(args: &PerfArgs, nic: &Nic) -> Result<Ends, CliError> {
+    /// Makes them, with regions of so many bytes at least.
+    pub fn new(args: &PerfArgs, nic: &Nic, least: usize) -> Result<Ends, CliError> {
         let context = nic.context();
         let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
         let (send, recv) = if args.test.is_bandwidth() {
@@ -109,7 +114,8 @@ impl Ends {
         };
         let entries = args.qps() * (send + recv);
         let (cq, poller) = Cq::create(context, CqConfig::new(entries)).map_err(failed("CQ"))?;
-        let region = |access| Mr::alloc(&pd, args.largest().max(8), access).map_err(failed("memory region"));
+        let region =
+            |access| Mr::alloc(&pd, args.largest().max(least), access).map_err(failed("memory region"));
         let mut lines = Vec::new();
         for _ in 0..args.qps() {
             let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
@@ -138,15 +144,16 @@ impl Ends {
         })
     }
 
+    /// Numbers and first PSNs of its queue pairs.
+    pub fn qps(&self) -> impl Iterator<Item = (Qpn, u32)> {
+        let qpns = self.lines.iter().map(|line| line.qp().qpn());
+        qpns.zip(self.psns.iter().copied())
+    }
+
     /// What the peer has to know.
     pub fn describe(&self, args: &PerfArgs, gid: &LocalGid) -> Value {
         let memory = self.remote.remote(0);
-        let qps: Vec<_> = self
-            .lines
-            .iter()
-            .zip(&self.psns)
-            .map(|(line, psn)| json!([line.qp().qpn().get(), psn]))
-            .collect();
+        let qps: Vec<_> = self.qps().map(|(qpn, psn)| json!([qpn.get(), psn])).collect();
         let mut said = json!({
             "gid": gid.entry.gid.to_ip().to_string(), "addr": memory.addr, "rkey": memory.rkey, "qps": qps,
         });
@@ -166,7 +173,7 @@ impl Ends {
         let path = nic.path(gid, peer.gid, args.patience())?;
         for ((line, own), (qpn, psn)) in self.lines.iter_mut().zip(&self.psns).zip(&peer.qps) {
             let to_rtr = ToRtr {
-                mtu: nic::mtu(args.mtu)?,
+                mtu: peer.mtu,
                 ..ToRtr::new(path, *qpn, *psn)
             };
             let qp = line.qp_mut();

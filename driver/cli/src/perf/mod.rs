@@ -1,4 +1,5 @@
-//! `ferroce perf`: bandwidth and latency between two sides, with the habits of perftest. Both sides are this program.
+//! `ferroce perf`: bandwidth and latency between two sides, with the habits of perftest. Both sides are this program, or one
+//! is perftest's.
 
 mod args;
 mod cm;
@@ -9,6 +10,7 @@ mod measure;
 mod plan;
 mod report;
 mod talk;
+mod with_perftest;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
@@ -26,6 +28,9 @@ use crate::error::{CliError, chain, failed};
 use crate::exchange;
 use crate::nic::Nic;
 use crate::output::say;
+
+/// Bytes of an atomic.
+const ATOMIC: usize = 8;
 
 pub fn run(args: &PerfArgs) -> Result<ExitCode, CliError> {
     args.check()?;
@@ -62,11 +67,11 @@ fn by_cm(args: &PerfArgs, nic: &Nic) -> Result<Report, CliError> {
 }
 
 fn with_manager(args: &PerfArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
-    let mut ends = Ends::new(args, nic)?;
+    let mut ends = Ends::new(args, nic, ATOMIC)?;
     let (control, memory) = cm::meet(args, nic, manager, &mut ends)?;
     let mut talk = Talk::Cm(Box::new(control));
     let report = all_sizes(args, &mut ends, memory, &mut talk)?;
-    talk.part(args.is_client())?;
+    talk.part(args.is_client(), report.rows.last())?;
     ends.part(args.is_client());
     ends.close()?;
     Ok(report)
@@ -87,12 +92,19 @@ fn by_tcp(args: &PerfArgs, nic: &Nic, listener: Option<TcpListener>) -> Result<R
         (None, Some(host)) => exchange::connect(host, args.port, args.patience())?,
         (None, None) => return Err(CliError::Other("neither a server nor a client".to_string())),
     };
-    let mut lines = Lines::new(stream)?;
-    let mut ends = Ends::new(args, nic)?;
-    let peer = exchange_addresses(args, nic, &mut lines, &mut ends)?;
-    let mut talk = Talk::Tcp(lines);
+    let (mut ends, peer, mut talk);
+    if args.with_perftest {
+        let exchange;
+        (ends, peer, exchange) = with_perftest::meet(args, nic, stream)?;
+        talk = Talk::Perftest(Box::new(exchange));
+    } else {
+        let mut lines = Lines::new(stream)?;
+        ends = Ends::new(args, nic, ATOMIC)?;
+        peer = exchange_addresses(args, nic, &mut lines, &mut ends)?;
+        talk = Talk::Tcp(lines);
+    }
     let report = all_sizes(args, &mut ends, peer.memory, &mut talk)?;
-    talk.part(args.is_client())?;
+    talk.part(args.is_client(), report.rows.last())?;
     ends.close()?;
     Ok(report)
 }

@@ -11,6 +11,7 @@ use super::args::{PerfArgs, Test};
 use crate::error::CliError;
 use crate::nic::Device;
 use crate::output::{print, say};
+use crate::perftest;
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -95,6 +96,17 @@ impl Row {
             }),
         }
     }
+
+    /// What perftest at the other side is told of it.
+    pub fn for_perftest(&self) -> perftest::talk::Report {
+        let bandwidth = self.bandwidth.as_ref();
+        perftest::talk::Report {
+            size: self.bytes as u64,
+            iterations: self.iterations,
+            bandwidth: bandwidth.map_or(0.0, |b| b.mib_per_second),
+            rate: bandwidth.map_or(0.0, |b| b.million_messages_per_second),
+        }
+    }
 }
 
 impl Report {
@@ -103,7 +115,11 @@ impl Report {
             ok: true,
             test: args.test,
             role: if args.is_client() { "client" } else { "server" },
-            connection: if args.rdma_cm { "rdma-cm" } else { "tcp" },
+            connection: match (args.rdma_cm, args.with_perftest) {
+                (true, _) => "rdma-cm",
+                (_, true) => "perftest",
+                _ => "tcp",
+            },
             mtu: args.mtu,
             qps: args.qps(),
             events: args.events,

@@ -1,4 +1,4 @@
-//! How the two sides keep step: over TCP, or over a connection of the connection manager's.
+//! How the two sides keep step: over TCP, as perftest does, or over a connection of the connection manager's.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use super::control::Control;
+use super::report::Row;
+use super::with_perftest::Exchange;
 use crate::error::CliError;
 
 /// Longest line that a side says.
@@ -15,22 +17,35 @@ const LINE: u64 = 1 << 20;
 pub enum Talk {
     Tcp(Lines),
     Cm(Box<Control>),
+    Perftest(Box<Exchange>),
 }
 
 impl Talk {
-    /// Returns when both sides are here.
-    pub fn meet(&mut self) -> Result<(), CliError> {
+    /// Returns when both sides are ready for the next size.
+    pub fn begin(&mut self) -> Result<(), CliError> {
         match self {
             Talk::Tcp(lines) => lines.meet(),
             Talk::Cm(control) => control.meet(),
+            Talk::Perftest(exchange) => exchange.begin(),
+        }
+    }
+
+    /// Returns when both sides are done with a size.
+    pub fn end(&mut self) -> Result<(), CliError> {
+        match self {
+            Talk::Tcp(lines) => lines.meet(),
+            Talk::Cm(control) => control.meet(),
+            Talk::Perftest(exchange) => exchange.end(),
         }
     }
 
     /// The last meeting: neither side's queue pairs go while the other may still need an answer.
-    pub fn part(&mut self, is_client: bool) -> Result<(), CliError> {
+    /// `last` is what was measured last.
+    pub fn part(&mut self, is_client: bool, last: Option<&Row>) -> Result<(), CliError> {
         match self {
             Talk::Tcp(lines) => lines.meet(),
             Talk::Cm(control) => control.part(is_client),
+            Talk::Perftest(exchange) => exchange.part(last),
         }
     }
 }

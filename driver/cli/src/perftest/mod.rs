@@ -1,15 +1,15 @@
-//! `ferroce perftest`, hidden: a peer for perftest's `ib_write_bw`, `ib_read_bw`, `ib_send_bw` and `ib_atomic_bw` (with
-//! `-x`, one queue pair, one direction), for tests with Linux's drivers. What measures is `ferroce perf`.
+//! `ferroce perftest`, hidden: a peer for perftest's `ib_atomic_bw` (with `-x`, one queue pair, one direction), for tests
+//! with Linux's drivers: no NIC user measures that. What measures, also with perftest, is `ferroce perf`.
 
-mod talk;
+pub mod talk;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use ferroce::verbs::{
-    Access, Cq, CqConfig, CqPoller, Mr, Mtu, Payload, Pd, Qp, QpConfig, RecvWr, RemoteAddr, SendFlags,
-    SendOp, SendWr, ToInit, ToRtr, ToRts,
+    Access, Cq, CqConfig, CqPoller, Mr, Pd, Qp, QpConfig, RemoteAddr, SendFlags, SendOp, SendWr, ToInit,
+    ToRtr, ToRts,
 };
 use serde_json::json;
 
@@ -22,27 +22,17 @@ use crate::output::say;
 
 /// Requests outstanding at a time.
 const DEPTH: u32 = 64;
-/// Receives that wait: as many as perftest's sender has outstanding, and more.
-const RECEIVES: u32 = 512;
 /// READs and atomics at a time.
 const OUT_READS: u8 = 16;
 /// Bytes of an atomic.
 const ATOMIC: usize = 8;
 /// Largest memory that a peer may ask for.
 const MOST_BYTES: usize = 64 << 20;
-const SEND_ID: u64 = 1;
-const RECV_ID: u64 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Test {
-    /// `ib_write_bw`.
-    Write,
-    /// `ib_read_bw`.
-    Read,
-    /// `ib_send_bw`.
-    Send,
     /// `ib_atomic_bw -A FETCH_AND_ADD`.
     FetchAndAdd,
     /// `ib_atomic_bw -A CMP_AND_SWAP`.
@@ -72,22 +62,9 @@ pub struct PerftestArgs {
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: u32,
 
-    /// Bytes of a message; an atomic has 8.
-    #[arg(short, long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=(8 << 20)))]
-    pub size: u32,
-
     /// Path MTU in bytes.
     #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
     pub mtu: u16,
-}
-
-impl PerftestArgs {
-    fn size(&self) -> usize {
-        match self.test {
-            Test::FetchAndAdd | Test::CompareAndSwap => ATOMIC,
-            _ => self.size as usize,
-        }
-    }
 }
 
 pub fn run(args: &PerftestArgs) -> Result<ExitCode, CliError> {
@@ -103,26 +80,26 @@ pub fn run(args: &PerftestArgs) -> Result<ExitCode, CliError> {
     let shown = |report: Report| json!({ "size": report.size, "iterations": report.iterations, "MiB/s": report.bandwidth, "Mpps": report.rate });
     say!(
         "{}",
-        json!({ "ok": true, "own": shown(own), "peer": peer.map(shown) })
+        json!({ "ok": true, "own": shown(own), "peer": shown(peer) })
     );
     Ok(ExitCode::SUCCESS)
 }
 
-fn play(args: &PerftestArgs, nic: &Nic) -> Result<(Report, Option<Report>), CliError> {
+fn play(args: &PerftestArgs, nic: &Nic) -> Result<(Report, Report), CliError> {
     let stream = match &args.peer {
         Some(host) => exchange::connect(host, args.port, PATIENCE)?,
         None => exchange::accept(&exchange::listen(args.port)?, PATIENCE)?,
     };
     let mut talk = Talk::new(stream, args.peer.is_some());
     let mtu = nic::mtu(args.mtu)?;
-    let (cycle, mtu) = talk.hello(code(mtu))?;
-    let mut side = Side::new(args, nic, cycle as usize)?;
+    let (cycle, mtu) = talk.hello(mtu)?;
+    let mut side = Side::new(nic, cycle as usize)?;
     let local = nic.gid(None)?;
     let own = side.keys(local.entry.gid);
     let peer = talk.keys(&own)?;
     let path = nic.path(&local, peer.gid, PATIENCE)?;
     side.connect(ToRtr {
-        mtu: Mtu::ALL[usize::from(mtu - 1).min(Mtu::ALL.len() - 1)],
+        mtu,
         max_dest_rd_atomic: OUT_READS,
         ..ToRtr::new(path, peer.qpn, peer.psn)
     })?;
@@ -130,27 +107,15 @@ fn play(args: &PerftestArgs, nic: &Nic) -> Result<(Report, Option<Report>), CliE
     for _ in 0..2 {
         talk.keys(&own)?;
     }
-    let measured = if args.test == Test::Send {
-        talk.keys(&own)?;
-        let measured = side.work(args, peer.memory)?;
-        (measured, None)
+    let measured = if args.peer.is_some() {
+        side.work(args, peer.memory)?
     } else {
-        let measured = if args.peer.is_some() {
-            side.work(args, peer.memory)?
-        } else {
-            Report::default()
-        };
-        talk.keys(&own)?;
-        (measured, Some(talk.reports(&measured)?))
+        Report::default()
     };
     talk.keys(&own)?;
-    Ok(measured)
-}
-
-/// The code of a path MTU (IBTA vol. 1, 9.6.1): 1 is 256 bytes.
-fn code(mtu: Mtu) -> u8 {
-    let place = Mtu::ALL.iter().position(|known| *known == mtu);
-    place.map_or(1, |place| place as u8 + 1)
+    let peer = talk.reports(&measured)?;
+    talk.keys(&own)?;
+    Ok((measured, peer))
 }
 
 /// This side's verbs objects. Fields go in this order.
@@ -163,39 +128,32 @@ struct Side {
 }
 
 impl Side {
-    fn new(args: &PerftestArgs, nic: &Nic, cycle: usize) -> Result<Side, CliError> {
+    fn new(nic: &Nic, cycle: usize) -> Result<Side, CliError> {
         let context = nic.context();
-        let len = args.size().max(cycle);
+        let len = ATOMIC.max(cycle);
         if len > MOST_BYTES {
             return Err(CliError::Other(format!(
                 "the peer wants a buffer of {len} bytes; {MOST_BYTES} is the most that it gets"
             )));
         }
         let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
-        let (cq, poller) = Cq::create(context, CqConfig::new(DEPTH + RECEIVES)).map_err(failed("CQ"))?;
+        let (cq, poller) = Cq::create(context, CqConfig::new(DEPTH + 1)).map_err(failed("CQ"))?;
         let region = Mr::alloc(&pd, len, Access::supported_by(context)).map_err(failed("memory region"))?;
         let config = QpConfig {
             max_send_wr: DEPTH,
-            max_recv_wr: RECEIVES,
+            max_recv_wr: 1,
             ..QpConfig::default()
         };
         let mut qp = Qp::create(&pd, &cq, &cq, &config).map_err(failed("QP"))?;
         qp.modify_to_init(&ToInit::default())
             .map_err(failed("QP to INIT"))?;
-        let mut side = Side {
+        Ok(Side {
             qp,
             poller,
             region,
             psn: rand::random::<u32>() & 0xff_ffff,
             _pd: pd,
-        };
-        if args.test == Test::Send && args.peer.is_none() {
-            for _ in 0..RECEIVES {
-                side.post_receive(args.size())?;
-            }
-            side.qp.ring_recv();
-        }
-        Ok(side)
+        })
     }
 
     fn keys(&self, gid: ferroce::gid::Gid) -> Keys {
@@ -215,27 +173,9 @@ impl Side {
             .map_err(failed("QP to RTS"))
     }
 
-    fn post_receive(&mut self, size: usize) -> Result<(), CliError> {
-        let sges = [self.region.sge(0..size).map_err(failed("memory region"))?];
-        let wr = RecvWr {
-            wr_id: RECV_ID,
-            sges: &sges,
-        };
-        self.qp.post_recv(&wr).map_err(failed("receive"))
-    }
-
     fn post_send(&mut self, args: &PerftestArgs, remote: RemoteAddr) -> Result<(), CliError> {
-        let sge = self.region.sge(0..args.size()).map_err(failed("memory region"))?;
-        let sges = [sge];
-        let data = Payload::Gather(&sges);
+        let sge = self.region.sge(0..ATOMIC).map_err(failed("memory region"))?;
         let op = match args.test {
-            Test::Write => SendOp::Write {
-                data,
-                remote,
-                imm: None,
-            },
-            Test::Read => SendOp::Read { into: &sges, remote },
-            Test::Send => SendOp::Send { data, imm: None },
             Test::FetchAndAdd => SendOp::FetchAdd {
                 into: sge,
                 remote,
@@ -249,43 +189,36 @@ impl Side {
             },
         };
         let wr = SendWr {
-            wr_id: SEND_ID,
+            wr_id: 0,
             op,
             flags: SendFlags::SIGNALED,
         };
         self.qp.post_send(&wr).map_err(failed("request"))
     }
 
-    /// Sends all of it, or receives all that comes.
+    /// Does all of them.
     fn work(&mut self, args: &PerftestArgs, remote: RemoteAddr) -> Result<Report, CliError> {
-        let sends = args.peer.is_some();
         let begun = Instant::now();
         let deadline = begun + PATIENCE;
         let (mut posted, mut done) = (0, 0);
         while done < args.iters {
-            while sends && posted < args.iters && posted - done < DEPTH {
+            while posted < args.iters && posted - done < DEPTH {
                 self.post_send(args, remote)?;
                 posted += 1;
             }
-            if sends {
-                self.qp.ring_send();
-            }
+            self.qp.ring_send();
             self.poller.wait(deadline).map_err(failed("completion"))?;
             while let Some(wc) = self.poller.poll_one().map_err(failed("completion"))? {
-                let wc = wc.result().map_err(failed("request"))?;
+                drop(wc.result().map_err(failed("request"))?);
                 done += 1;
-                if wc.wr_id == RECV_ID {
-                    self.post_receive(args.size())?;
-                }
             }
-            self.qp.ring_recv();
         }
         Ok(report(args, begun.elapsed()))
     }
 }
 
 fn report(args: &PerftestArgs, took: Duration) -> Report {
-    let (size, iterations) = (args.size() as u64, u64::from(args.iters));
+    let (size, iterations) = (ATOMIC as u64, u64::from(args.iters));
     let seconds = took.as_secs_f64().max(f64::MIN_POSITIVE);
     Report {
         size,

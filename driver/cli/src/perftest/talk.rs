@@ -13,12 +13,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
-use ferroce::verbs::RemoteAddr;
+use ferroce::verbs::{Mtu, RemoteAddr};
 
 use crate::error::CliError;
+use crate::exchange;
 
 /// Bytes of the keys with a GID.
 const KEYS_BYTES: usize = 108;
@@ -108,6 +110,12 @@ pub struct Report {
     pub rate: f64,
 }
 
+/// The code of a path MTU (IBTA vol. 1, 9.6.1): 1 is 256 bytes.
+fn code(mtu: Mtu) -> u8 {
+    let place = Mtu::ALL.iter().position(|known| *known == mtu);
+    place.map_or(1, |place| place as u8 + 1)
+}
+
 /// The connection, seen from one side.
 pub struct Talk {
     stream: TcpStream,
@@ -121,20 +129,32 @@ impl Talk {
 
     /// Tells `own` and learns the peer's: the client speaks first.
     fn exchange<const N: usize>(&mut self, own: [u8; N]) -> Result<[u8; N], CliError> {
+        self.exchange_with(|_| Ok(own))
+    }
+
+    /// As [`Talk::exchange`]; a server's own may depend on what the client has told.
+    fn exchange_with<const N: usize>(
+        &mut self,
+        own: impl FnOnce(Option<&[u8; N]>) -> Result<[u8; N], CliError>,
+    ) -> Result<[u8; N], CliError> {
         let lost = |e| CliError::System("the peer does not go on with perftest's exchange", e);
         let mut peer = [0; N];
         if self.is_client {
-            self.stream.write_all(&own).map_err(lost)?;
-        }
-        self.stream.read_exact(&mut peer).map_err(lost)?;
-        if !self.is_client {
-            self.stream.write_all(&own).map_err(lost)?;
+            self.stream.write_all(&own(None)?).map_err(lost)?;
+            self.stream.read_exact(&mut peer).map_err(lost)?;
+        } else {
+            self.stream.read_exact(&mut peer).map_err(lost)?;
+            self.stream.write_all(&own(Some(&peer))?).map_err(lost)?;
         }
         Ok(peer)
     }
 
-    /// The beginning. Gives the size that the memory has to have at least, and the code of the path MTU.
-    pub fn hello(&mut self, mtu_code: u8) -> Result<(u32, u8), CliError> {
+    /// The beginning. Gives the size that the memory has to have at least, and the path MTU that both sides can.
+    ///
+    /// # Errors
+    /// The peer is not perftest, or an old one, or makes no sense.
+    pub fn hello(&mut self, mtu: Mtu) -> Result<(u32, Mtu), CliError> {
+        let mtu_code = code(mtu);
         let text = |bytes: &[u8]| {
             let text = bytes.split(|b| *b == 0).next().unwrap_or_default();
             String::from_utf8_lossy(text).into_owned()
@@ -147,16 +167,39 @@ impl Talk {
         }
         let cycle = u32::from_be_bytes(self.exchange(CYCLE.to_be_bytes())?);
         self.exchange(CACHE_LINE.to_be_bytes())?;
-        let mtu = text(&self.exchange([b'0' + mtu_code, 0])?);
-        let theirs = mtu.parse::<u8>().ok().filter(|code| (1..=5).contains(code));
+        let said = text(&self.exchange([b'0' + mtu_code, 0])?);
+        let theirs = said.parse::<u8>().ok().filter(|code| (1..=5).contains(code));
         let theirs =
-            theirs.ok_or_else(|| CliError::Other(format!("the peer's path MTU has the code {mtu:?}")))?;
-        Ok((cycle.max(CYCLE), theirs.min(mtu_code)))
+            theirs.ok_or_else(|| CliError::Other(format!("the peer's path MTU has the code {said:?}")))?;
+        let place = usize::from(theirs.min(mtu_code)) - 1;
+        Ok((cycle.max(CYCLE), Mtu::ALL.get(place).copied().unwrap_or(mtu)))
+    }
+
+    /// The first keys: a server chooses its own by the client's.
+    ///
+    /// # Errors
+    /// The peer is gone, or has no keys, or `own` finds none that fit them.
+    pub fn first_keys(
+        &mut self,
+        own: impl FnOnce(Option<&Keys>) -> Result<Keys, CliError>,
+    ) -> Result<Keys, CliError> {
+        let peer = self.exchange_with(|peer| {
+            let peer = peer.map(|bytes| Keys::decode(bytes)).transpose()?;
+            Ok(own(peer.as_ref())?.encode())
+        })?;
+        Keys::decode(&peer)
     }
 
     /// Tells the keys and learns the peer's; later it only keeps both sides in step.
     pub fn keys(&mut self, own: &Keys) -> Result<Keys, CliError> {
         Keys::decode(&self.exchange(own.encode())?)
+    }
+
+    /// Waits until the peer has hung up, too: it may still need an answer of this side's NIC.
+    pub fn part(&self, patience: Duration) {
+        if let Ok(stream) = self.stream.try_clone() {
+            exchange::part(stream, patience);
+        }
     }
 
     /// Exchanges what was measured.
@@ -217,21 +260,21 @@ mod tests {
     fn two_sides_understand_each_other() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let side = |stream, is_client, mtu| {
+        let side = |stream, is_client, mtu: Mtu| {
             let mut talk = Talk::new(stream, is_client);
             let hello = talk.hello(mtu).unwrap();
             let peer = talk.keys(&keys()).unwrap();
             let own = Report {
                 size: 4096,
-                iterations: u64::from(mtu),
+                iterations: u64::from(code(mtu)),
                 bandwidth: 1.5,
                 rate: 0.5,
             };
             (hello, peer, talk.reports(&own).unwrap().iterations)
         };
-        let server = std::thread::spawn(move || side(listener.accept().unwrap().0, false, 5));
-        let client = side(TcpStream::connect(address).unwrap(), true, 3);
-        assert_eq!(client, ((4096, 3), keys(), 5));
-        assert_eq!(server.join().unwrap(), ((4096, 3), keys(), 3));
+        let server = std::thread::spawn(move || side(listener.accept().unwrap().0, false, Mtu::ALL[4]));
+        let client = side(TcpStream::connect(address).unwrap(), true, Mtu::ALL[2]);
+        assert_eq!(client, ((4096, Mtu::ALL[2]), keys(), 5));
+        assert_eq!(server.join().unwrap(), ((4096, Mtu::ALL[2]), keys(), 3));
     }
 }
