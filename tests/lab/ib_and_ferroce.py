@@ -5,6 +5,7 @@ import shutil
 
 import rxe_cm
 import rxe_operations
+import rxe_perftest
 import rxe_pingpong
 import rxe_rping
 from lab import ib, run, rxe
@@ -24,47 +25,25 @@ FULL = [
     ("ud", "vlan", "-n 100 -s 1024 -c", ["--vlan", str(rxe.VLAN)]),
 ]
 
-# perftest's program, ferroce's name for what it does, options of both, options of the program alone.
-PERFTEST = [
-    ("ib_write_bw", "write", "-n 200 -s 4096", ""),
-    ("ib_read_bw", "read", "-n 200 -s 4096", ""),
-    ("ib_send_bw", "send", "-n 200 -s 4096", ""),
-    ("ib_atomic_bw", "fetch-and-add", "-n 200", "-A FETCH_AND_ADD"),
-    ("ib_atomic_bw", "compare-and-swap", "-n 200", "-A CMP_AND_SWAP"),
+# perftest's program, ferroce's command, options of both, options of the program alone.
+ATOMIC = [
+    ("ib_atomic_bw", "perftest fetch-and-add", "-n 200 -m 1024", "-A FETCH_AND_ADD"),
+    ("ib_atomic_bw", "perftest compare-and-swap", "-n 200 -m 1024", "-A CMP_AND_SWAP"),
 ]
-PERFTEST_FULL = [
-    ("ib_write_bw", "write", "-n 50 -s 1048576", ""),
-    ("ib_read_bw", "read", "-n 50 -s 1048576", ""),
-    ("ib_send_bw", "send", "-n 1000 -s 64", ""),
-]
-# Kind of address, options of both sides; for the second, the tool before.
+# Kind of address, options of both sides, path MTU where one is chosen; for the second, the tool before.
 RPING = [("ipv4", "-C 20 -V -S 1000"), ("ipv6", "-C 20 -V -S 64")]
+RPING_FULL = [
+    ("link-local", "-C 20 -V -S 10000"),
+    ("vlan", "-C 20 -V -S 10000"),
+    ("ipv4", "-C 10 -V -S 60000", 1024),
+    ("ipv6", "-C 10 -V -S 60000", 4096),
+]
 CONNECTIONS = [("ucmatose", "ipv4", "-c 4 -C 20 -S 3000")]
-
-
-def perftest(peer, number, role, case):
-    """One of perftest's programs in the guest and ferroce at the other end."""
-    program, test, options, alone = case
-    what = "%s %s %s, ferroce as %s" % (program, options, alone, role)
-    command = "%s -d %s -x %d -m 1024 %s %s" % (program, peer.DEVICE, peer.gids["ipv4"], options, alone)
-    ferroce = ["perftest", test], options.split() + ["--gid", "roce-v2-ipv4", "--mtu", "1024"]
-    name = "%02d-%s-%s" % (number, test, role)
-    before = peer.counters()
-    if role == "client":
-        server = peer.guest.run_in_background(command, timeout=90)
-        peer.listening()
-        host = peer.program(name, ferroce[0], ferroce[1] + peer.server_at(rxe.PORT)).start()
-        code, result = host.result()
-        other = server.result()
-    else:
-        port = peer.own_port(rxe.PORT)
-        host = peer.program(name, ferroce[0], ferroce[1] + ["--port", str(port)]).start()
-        host.listening(port)
-        other = peer.guest.run("%s %s" % (command, peer.host), timeout=90, check=False)
-        code, result = host.result()
-    right = code == 0 and other.code == 0 and result.get("ok") is True
-    if peer.task.check(what, right, "%s\n%s\n%s" % (result, host.tail(), other)):
-        peer.all_accepted(what, before, host.pcap)
+CONNECTIONS_FULL = [
+    ("ucmatose", "vlan", "-c 2 -C 10 -S 10000", 1024),
+    ("ucmatose", "link-local", "-c 2 -C 10 -S 10000", 4096),
+    ("udaddy", "vlan", "-c 1 -C 8 -S 1000"),
+]
 
 
 def body(task, arguments):
@@ -75,12 +54,13 @@ def body(task, arguments):
         for role in ("client", "server"):
             number += 1
             rxe_pingpong.play(peer, number, role, case)
-    for case in PERFTEST + (PERFTEST_FULL if arguments.full else []):
+    for case in rxe_perftest.QUICK + ATOMIC + (rxe_perftest.FULL if arguments.full else []):
         for role in ("client", "server"):
             number += 1
-            perftest(peer, number, role, case)
+            rxe_perftest.play(peer, number, role, case)
     peer.guest.run("modprobe rdma_ucm")
-    for play, cases in ((rxe_rping.play, RPING), (rxe_cm.play, CONNECTIONS)):
+    more = (RPING_FULL, CONNECTIONS_FULL) if arguments.full else ([], [])
+    for play, cases in ((rxe_rping.play, RPING + more[0]), (rxe_cm.play, CONNECTIONS + more[1])):
         for case in cases:
             for role in ("client", "server"):
                 number += 1
@@ -89,7 +69,10 @@ def body(task, arguments):
     for seed, case in enumerate(rxe_operations.GOOD + rxe_operations.BAD, 1):
         # A window is bound by a UMR on the RC queue pair, which the model does not do.
         case = (*case[:4], case[4] + ["--no-windows"])
-        rxe_operations.play(peer, case[0], case, case[3][arguments.full], seed)
+        count = case[3][arguments.full]
+        _, pcap, right = rxe_operations.play(peer, case[0], case, count, seed)
+        if right:
+            rxe.check_frames(task, case[0], pcap, count)
     peer.no_complaints()
 
 

@@ -162,8 +162,7 @@ def one_profile(task, arguments, profile):
         guest.stop()
         # Only then is all of its capture in the file.
         model.stop()
-    if arguments.full:
-        rxe.check_frames(task, profile, task.folder / (profile + ".pcap"), 10_000)
+    rxe.check_frames(task, profile, task.folder / (profile + ".pcap"), 10_000 if arguments.full else 1000)
 
 
 def body(task, arguments):

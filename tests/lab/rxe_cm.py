@@ -6,7 +6,7 @@ import re
 
 from lab import run, rxe
 
-# Tool, kind of address, options of both sides.
+# Tool, kind of address, options of both sides, path MTU where one is chosen.
 QUICK = [
     ("ucmatose", "ipv4", "-c 1 -C 10 -S 100"),
     ("ucmatose", "ipv6", "-c 4 -C 20 -S 3000"),
@@ -21,34 +21,34 @@ FULL = [
     ("udaddy", "link-local", "-c 1 -C 10 -S 4096"),
     ("udaddy", "ipv4", "-c 10 -C 1 -S 64"),
     ("cmtime", "ipv6", "-c 500"),
+    ("ucmatose", "vlan", "-c 4 -C 10 -S 3000"),
+    ("ucmatose", "ipv4", "-c 2 -C 20 -S 10000", 1024),
+    ("ucmatose", "ipv6", "-c 2 -C 20 -S 10000", 4096),
+    ("ucmatose", "vlan", "-c 2 -C 20 -S 10000", 1024),
+    ("udaddy", "vlan", "-c 1 -C 8 -S 1000"),
+    ("udaddy", "ipv4", "-c 1 -C 8 -S 1024", 1024),
 ]
-
-
-def addresses(kind):
-    """ferroce's and the guest's."""
-    if kind == "link-local":
-        return rxe.link_local(rxe.NIC_MAC), rxe.link_local(rxe.GUEST_MAC) + "%wire"
-    return rxe.ADDRESSES[kind]
 
 
 def as_client(peer, name, case):
     """The server is in the guest."""
-    tool, kind, options = case
-    theirs = addresses(kind)[1]
+    tool, kind, options, mtu = case
+    theirs = peer.addresses(kind)[1]
     # Without an address it listens for IPv4 only, and rejects others (28).
     server = peer.guest.run_in_background("timeout %d %s -b %s %s" % (8 if tool == "cmtime" else 40, tool, theirs, options), timeout=60)
     # Linux rejects (28) what comes while a program is at its rdma_listen.
     peer.guest.run("for i in $(seq 200); do rdma resource show cm_id | grep -q 'state LISTEN' && exit 0; sleep 0.1; done; exit 1")
-    program = peer.program(name, [tool, "-s", theirs.split("%")[0]], options.split() + ["--json"])
+    options = [*options.split(), "--json", *rxe.link_options(kind, mtu)]
+    program = peer.program(name, [tool, "-s", theirs.split("%")[0]], options)
     code, result = program.start().result()
     return program, code, result, server.result()
 
 
 def as_server(peer, name, case):
     """The client is in the guest."""
-    tool, kind, options = case
-    program = peer.program(name, [tool], options.split() + ["--json"]).start()
-    ours = addresses(kind)[0] + ("%wire" if kind == "link-local" else "")
+    tool, kind, options, mtu = case
+    program = peer.program(name, [tool], [*options.split(), "--json", *rxe.link_options(kind, mtu)]).start()
+    ours = peer.addresses(kind)[0]
     command = "for i in $(seq 8); do timeout 15 %s -s %s %s && exit 0; sleep 0.25; done; exit 1" % (tool, ours, options)
     client = peer.guest.run(command, timeout=120, check=False)
     code, result = program.result()
@@ -57,8 +57,9 @@ def as_server(peer, name, case):
 
 def play(peer, number, role, case):
     """One game, and all that can be checked of it."""
-    tool, kind, options = case
-    what = "%s %s over %s, ferroce as %s" % (tool, options, kind, role)
+    tool, kind, options, mtu = case = (*case, None)[:4]
+    what = "%s %s over %s%s, ferroce as %s" % (tool, options, kind, ", path MTU %d" % mtu if mtu else "", role)
+    peer.set_mtu(mtu)
     name = "%02d-%s-%s-%s" % (number, tool, kind, role)
     before = peer.counters()
     program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
@@ -74,6 +75,9 @@ def play(peer, number, role, case):
     peer.task.check("%s: rxe counts no fault" % what, not grown, grown)
     connections = int(re.search(r"-c (\d+)", options).group(1))
     rxe.check_frames(peer.task, what, program.pcap, 2 * connections)
+    if mtu and tool == "ucmatose":
+        found = rxe.path_mtu(program.pcap)
+        peer.task.check("%s: the path MTU is in use" % what, found == {mtu}, found)
 
 
 def body(task, arguments):

@@ -4,9 +4,17 @@
 from lab import run, rxe
 
 PORT = 7174
-# Kind of address, options of both sides.
+# Kind of address, options of both sides, path MTU where one is chosen.
 QUICK = [("ipv4", "-C 50 -V -S 1000"), ("ipv6", "-C 50 -V -S 64")]
-FULL = [("ipv4", "-C 500 -V -S 65000"), ("ipv6", "-C 500 -V -S 65000")]
+FULL = [
+    ("ipv4", "-C 500 -V -S 65000"),
+    ("ipv6", "-C 500 -V -S 65000"),
+    ("link-local", "-C 50 -V -S 10000"),
+    ("vlan", "-C 50 -V -S 10000"),
+    ("ipv4", "-C 20 -V -S 60000", 1024),
+    ("ipv6", "-C 20 -V -S 60000", 4096),
+    ("vlan", "-C 20 -V -S 10000", 1024),
+]
 
 
 def listening(peer):
@@ -16,11 +24,11 @@ def listening(peer):
 
 def as_client(peer, name, case):
     """The server is in the guest."""
-    kind, options = case
-    own = rxe.ADDRESSES[kind][1]
+    kind, options, mtu = case
+    own = peer.addresses(kind)[1]
     server = peer.guest.run_in_background("rping -s -a %s -p %d %s" % (own, PORT, options), timeout=120)
     listening(peer)
-    arguments = ["-c", "-a", own, "--port", str(PORT), *options.split()]
+    arguments = ["-c", "-a", own.split("%")[0], "--port", str(PORT), *options.split(), *rxe.link_options(kind, mtu)]
     program = peer.program(name, ["rping"], arguments).start()
     code, result = program.result()
     return program, code, result, server.result()
@@ -28,9 +36,10 @@ def as_client(peer, name, case):
 
 def as_server(peer, name, case):
     """The client is in the guest."""
-    kind, options = case
-    own = rxe.ADDRESSES[kind][0]
-    program = peer.program(name, ["rping"], ["-s", "-a", own, "--port", str(PORT), *options.split()]).start()
+    kind, options, mtu = case
+    own = peer.addresses(kind)[0]
+    arguments = ["-s", "-a", own.split("%")[0], "--port", str(PORT), *options.split(), *rxe.link_options(kind, mtu)]
+    program = peer.program(name, ["rping"], arguments).start()
     program.says("listening at")
     client = peer.guest.run("rping -c -a %s -p %d %s" % (own, PORT, options), timeout=120, check=False)
     code, result = program.result()
@@ -39,8 +48,9 @@ def as_server(peer, name, case):
 
 def play(peer, number, role, case):
     """Some pings, and all that can be checked of them."""
-    kind, options = case
-    what = "rping %s over %s, ferroce as %s" % (options, kind, role)
+    kind, options, mtu = case = (*case, None)[:3]
+    what = "rping %s over %s%s, ferroce as %s" % (options, kind, ", path MTU %d" % mtu if mtu else "", role)
+    peer.set_mtu(mtu)
     name = "%02d-rping-%s-%s" % (number, kind, role)
     before = peer.counters()
     program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
@@ -49,6 +59,9 @@ def play(peer, number, role, case):
     if right:
         peer.all_accepted(what, before, program.pcap)
         rxe.check_frames(peer.task, what, program.pcap, 6 * int(options.split()[1]))
+        if mtu:
+            found = rxe.path_mtu(program.pcap)
+            peer.task.check("%s: the path MTU is in use" % what, found == {mtu}, found)
 
 
 def body(task, arguments):

@@ -97,7 +97,7 @@ pub enum Command {
     Route(RouteArgs),
     /// Bring a NIC up and answer for its addresses (ARP, neighbour discovery, ping) until it is stopped.
     Link(LinkArgs),
-    /// A peer for perftest's programs, for tests.
+    /// A peer for perftest's ib_atomic_bw, for tests.
     #[command(hide = true)]
     Perftest(PerftestArgs),
     /// Hold a NIC and do one step after the other, for tests.

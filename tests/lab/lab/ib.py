@@ -12,8 +12,9 @@ class Peer(rxe.Peer):
     """The guest and its NIC."""
 
     DEVICE = "mlx5_0"
+    MAC = GUEST_MAC
 
-    def __init__(self, task, profile="connectx5", mtu=9000, listen=(rxe.PORT,), reach=(rxe.PORT,)):
+    def __init__(self, task, profile="connectx5", listen=(rxe.PORT,), reach=(rxe.PORT,)):
         self.task = task
         end, self.end = wire.pair(task.folder, "ib")
         self.model = task.model("nic", options=["--profile", profile, "--wire", "dgram:%s,%s" % end, "--mac", GUEST_MAC])
@@ -23,7 +24,7 @@ class Peer(rxe.Peer):
         self.control.set_up(self.guest)
         linux.load(self.guest, "mlx5_core", "mlx5_ib")
         device = linux.netdev(self.guest)
-        self.guest.run("ip link set %s name wire && ip link set wire mtu %d && ip link set wire up" % (device, mtu))
+        self.guest.run("ip link set %s name wire && ip link set wire mtu %d && ip link set wire up" % (device, self.port_mtu))
         for family, (_, own) in rxe.ADDRESSES.items():
             self.guest.run("ip addr add %s/%d dev wire %s"
                            % (own, rxe.PREFIXES[family], "nodad" if family == "ipv6" else ""))

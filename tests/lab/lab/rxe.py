@@ -23,6 +23,10 @@ PORT = 18515
 # programs had the processors, is not among them (completer_retry_err, duplicate_request).
 FAULTS = ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"]
 ROCE_PORT = 4791
+# MTU of a port, in bytes of IP, by the path MTU that it makes Linux choose.
+PORT_MTUS = {1024: 1500, 4096: 9000}
+# Opcodes of packets with a path MTU of payload and no further header: SEND first and middle, WRITE and READ response middle.
+WHOLE_PACKETS = (0x00, 0x01, 0x07, 0x0e)
 # Bytes before the first frame of a capture file.
 PCAP_HEADER = 24
 
@@ -31,6 +35,12 @@ def link_local(mac):
     """The link-local address that is made of a MAC address (RFC 4291)."""
     a, b, c, d, e, f = (int(byte, 16) for byte in mac.split(":"))
     return "fe80::%x:%x:%x:%x" % ((a ^ 2) << 8 | b, c << 8 | 0xff, 0xfe00 | d, e << 8 | f)
+
+
+def link_options(kind, mtu=None):
+    """Options that ferroce's NIC gets for addresses of a kind, and for a path MTU."""
+    options = ["--vlan", str(VLAN)] if kind == "vlan" else []
+    return options + (["--port-mtu", str(PORT_MTUS[mtu])] if mtu else [])
 
 
 def own_addresses(options):
@@ -119,22 +129,32 @@ class Peer:
 
     # Name of the RDMA device.
     DEVICE = "rxe0"
+    # MAC address of the guest's end.
+    MAC = GUEST_MAC
     # How ferroce is run.
     PROGRAM = Program
     # Where programs in the guest find ferroce by TCP.
     host = qemu.Control.HOST
+    # MTU of its port, in bytes of IP.
+    port_mtu = 9000
 
-    def __init__(self, task, mtu=9000, listen=(PORT,), reach=(PORT,), capture=None):
+    def __init__(self, task, listen=(PORT,), reach=(PORT,), capture=None):
         self.task = task
         end, self.end = wire.pair(task.folder, "rxe")
         self.control = qemu.Control(listen, reach)
         self.capture = task.folder / capture if capture else None
         self.guest = task.guest("rxe", nics=self._nics(end), control=self.control, capture=self.capture)
-        self._set_up(mtu)
+        self._set_up()
         self.gids = self._gids()
 
     def _nics(self, end):
         return [(GUEST_MAC, *end)]
+
+    def addresses(self, kind):
+        """ferroce's and the guest's of a kind, as programs in the guest take them."""
+        if kind == "link-local":
+            return link_local(NIC_MAC) + "%wire", link_local(self.MAC) + "%wire"
+        return VLAN_ADDRESSES if kind == "vlan" else ADDRESSES[kind]
 
     def program(self, name, arguments, options=()):
         """`ferroce` with those arguments, not started yet."""
@@ -148,11 +168,11 @@ class Peer:
         """Where ferroce listens, for the guest to find it at `port`."""
         return self.control.reach[port]
 
-    def _set_up(self, mtu):
+    def _set_up(self):
         guest = self.guest
         self.control.set_up(guest)
         guest.run("for n in /sys/class/net/*; do [ \"$(cat $n/address)\" = %s ] && ip link set ${n##*/} name wire; done; "
-                  "ip link set wire mtu %d && ip link set wire up" % (GUEST_MAC, mtu))
+                  "ip link set wire mtu %d && ip link set wire up" % (GUEST_MAC, self.port_mtu))
         for family, (_, own) in ADDRESSES.items():
             guest.run("ip addr add %s/%d dev wire %s" % (own, PREFIXES[family], "nodad" if family == "ipv6" else ""))
         guest.run("ip link add link wire name wire.%d type vlan id %d && ip link set wire.%d up && "
@@ -182,6 +202,14 @@ class Peer:
         """What rdma_rxe counts."""
         out = self.guest.run("cd /sys/class/infiniband/%s/ports/1/hw_counters; grep . *" % self.DEVICE).out
         return {name: int(value) for name, value in re.findall(r"^(\w+):(\d+)$", out, re.M)}
+
+    def set_mtu(self, mtu):
+        """Gives the guest's port the MTU for a path MTU, or again the usual one. Linux's connection manager takes no other."""
+        mtu = PORT_MTUS[mtu or 4096]
+        if mtu == self.port_mtu:
+            return
+        self.port_mtu = mtu
+        self.guest.run("ip link set wire mtu %d && ip link set wire.%d mtu %d && sleep 0.5" % (mtu, VLAN, mtu))
 
     def listening(self, port=PORT):
         """Returns when a program in the guest listens at a TCP port."""
@@ -224,6 +252,21 @@ def packets(pcap):
         if udp and struct.unpack_from(">H", frame, udp + 2)[0] == ROCE_PORT:
             counts[frame[6:12] != own] += 1
     return counts
+
+
+def path_mtu(pcap):
+    """Bytes of payload of the packets that begin or go on with a message or an answer, by their opcode (RC; IBTA vol. 1,
+    9.2.1): the path MTU that both sides use."""
+    sizes = set()
+    for frame in frames(pcap):
+        at = 18 if frame[12:14] == b"\x81\x00" else 14
+        udp = at + (40 if frame[at] >> 4 == 6 else (frame[at] & 15) * 4)
+        if frame[at - 2:at] in (b"\x08\x00", b"\x86\xdd") and len(frame) > udp + 20:
+            port, length = struct.unpack_from(">HH", frame, udp + 2)
+            if port == ROCE_PORT and frame[udp + 8] in WHOLE_PACKETS:
+                # Without the headers of UDP and the BTH, and the ICRC.
+                sizes.add(length - 8 - 12 - 4)
+    return sizes
 
 
 def check_frames(task, what, pcap, at_least):
