@@ -49,11 +49,11 @@ def play(peer, number, role, case):
         peer.all_accepted(what, before, host.pcap)
         rxe.check_frames(peer.task, what, host.pcap, int(options.split()[1]))
         if arguments[0] == "perf" and role == "client":
-            measured(peer.task, what, result)
+            measured(peer.task, what, result, "software model")
 
 
-def measured(task, what, result):
-    """Checks that a client's result has figures of each size, and the word that they are a model's."""
+def measured(task, what, result, warning):
+    """Checks that a client's result has figures of each size, and the warning that they are worth little."""
     for row in result["rows"]:
         latency = row.get("latency_us")
         names = ("min", "p50", "p90", "p99", "p99_9", "p99_99", "max")
@@ -63,8 +63,8 @@ def measured(task, what, result):
             right = right and sum(count for _, count in latency["histogram"]) == row["iterations"]
         if not right:
             task.check("%s: figures of %d bytes" % (what, row["bytes"]), False, row)
-    warned = any("software model" in warning for warning in result["warnings"])
-    task.check("%s: %d sizes measured, on a software model" % (what, len(result["rows"])), warned, result["warnings"])
+    warned = any(warning in text for text in result["warnings"])
+    task.check("%s: %d sizes measured, with a warning" % (what, len(result["rows"])), warned, result["warnings"])
 
 
 def body(task, arguments):

@@ -11,17 +11,23 @@ FERROCE = "/share/ferroce"
 PREPARE = "modprobe vfio-pci; modprobe virtio_net; %s bind %s" % (FERROCE, NIC)
 
 
-def body(run, arguments):
-    """The demo between two guests; what the sides tell each other goes over virtio-net."""
+def two_ends(run, options=()):
+    """Two models on a cable, and a guest with each, which reach one another by TCP at 10.9.1.1 and 10.9.1.2, too."""
     talk = wire.pair(run.folder, "talk")
     models, guests = [], []
     for number, (cable, ends) in enumerate(zip(wire.pair(run.folder, "cable"), talk)):
-        options = ["--wire", "dgram:%s,%s" % cable, "--mac", "02:fe:44:0c:e0:0%d" % (number + 1)]
-        models.append(run.model("nic%d" % number, options=options))
+        wired = ["--wire", "dgram:%s,%s" % cable, "--mac", "02:fe:44:0c:e0:0%d" % (number + 1)]
+        models.append(run.model("nic%d" % number, options=wired + list(options if number == 0 else ())))
         nics = [("52:54:00:09:01:0%d" % (number + 1),) + ends]
         guests.append(run.guest("guest%d" % number, models=models[-1].sockets, nics=nics, iommu=True, cpus=1))
         guests[-1].run(PREPARE)
         linux.address(guests[-1], linux.netdev(guests[-1], "virtio_net"), "10.9.1.%d/24" % (number + 1))
+    return models, guests
+
+
+def body(run, arguments):
+    """The demo between two guests; what the sides tell each other goes over virtio-net."""
+    models, guests = two_ends(run)
     sender, receiver = guests
     for gid in ("roce-v2-ipv4", "roce-v2-ipv6", "roce-v1") if arguments.full else ("roce-v2-ipv4",):
         listening = receiver.run_in_background("%s demo --listen 7000 --device %s --gid %s --out /tmp/copy; sha256sum /tmp/copy"

@@ -191,6 +191,11 @@ pub fn warnings(args: &PerfArgs) -> Vec<String> {
     if cores < 2 {
         found.push("there is one core only, which polling and everything else share".to_string());
     }
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
+    if flags.any(|line| line.split_whitespace().any(|flag| flag == "hypervisor")) {
+        found.push("this is a virtual machine, whose processors may be taken away at any time".to_string());
+    }
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Option<f64> = load.split(' ').next().and_then(|load| load.parse().ok());
     if let Some(load) = load.filter(|load| *load > cores as f64) {
