@@ -1,5 +1,6 @@
 """Guests: a QEMU process, and the agent in it that runs commands."""
 
+import contextlib
 import json
 import os
 import queue
@@ -49,19 +50,33 @@ class Running:
         else:
             raise GuestError("%s went away during %r; so far:\n%s" % (self.guest.name, self.command, self.out))
 
-    def _until(self, done):
+    def _until(self, done, deadline=None):
+        deadline = min(deadline or self.deadline, self.deadline)
         while not done():
-            left = self.deadline - time.monotonic()
+            left = deadline - time.monotonic()
             try:
                 self._take(max(left, 0.001))
             except queue.Empty:
                 raise GuestError("%s: %r did not end in time; so far:\n%s" % (self.guest.name, self.command, self.out))
 
-    def wait_for(self, text):
-        """Returns when `text` has been printed."""
-        self._until(lambda: text in self.out or self.code is not None)
+    def wait_for(self, text, within=None):
+        """Returns when `text` has been printed, in so many seconds if they are given."""
+        deadline = time.monotonic() + within if within else None
+        self._until(lambda: text in self.out or self.code is not None, deadline)
         if text not in self.out:
             raise GuestError("%s: ended without printing %r: %r" % (self.guest.name, text, self.result()))
+
+    def so_far(self):
+        """What it has printed, without waiting for anything."""
+        with contextlib.suppress(queue.Empty, GuestError):
+            while True:
+                self._take(0)
+        return self.out
+
+    def unfinished(self):
+        """Whether it has not ended, as far as is known."""
+        self.so_far()
+        return self.code is None
 
     def result(self):
         """Waits for its end."""
@@ -261,6 +276,18 @@ class Guest:
         path = self.folder / log
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
+
+    def standing(self):
+        """What it has done last and what it is doing, for `Run.where`."""
+        now = ["$ %s\n%s[still running]" % (running.command, running.so_far()[-4000:])
+               for running in list(self.running.values()) if running.unfinished()]
+        return "\n".join([self.tail("commands.log"), *now, self.tail("qemu.log", 10), self.tail("console.log", 15)])
+
+    def kill(self):
+        """Ends the guest as if its power were cut."""
+        if self.process and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def stop(self):
         """Ends the guest, the hard way if it does not go by itself."""

@@ -23,7 +23,11 @@ class Failed(Exception):
 
 
 class TimeIsUp(Exception):
-    """The run took too long, or was told to end."""
+    """The run took too long."""
+
+
+class Asked(Exception):
+    """A signal asked the run to end."""
 
 
 def as_json(result):
@@ -49,10 +53,14 @@ class Model:
         self.line = line + list(options)
         self.environment = {**os.environ, "RUST_LOG": log}
         self.process = None
+        self.starts = 0
 
     def start(self):
-        """Starts it; returns when it listens."""
-        self.stderr = open(self.log, "wb")
+        """Starts it; returns when it listens. What one that was killed has logged and traced stays."""
+        if self.trace.exists():
+            self.trace.rename(self.trace.with_suffix(".trace.%d" % self.starts))
+        self.starts += 1
+        self.stderr = open(self.log, "ab")
         self.process = subprocess.Popen(self.line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                         stderr=self.stderr, env=self.environment, start_new_session=True,
                                         preexec_fn=ending.with_this_process)
@@ -75,6 +83,12 @@ class Model:
         """The last lines of its log, without DMA maps."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join([line for line in text.splitlines() if " TRACE " not in line][-lines:])
+
+    def kill(self):
+        """Ends it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+        self.stderr.close()
 
     def stop(self):
         """Ends it; its exit status."""
@@ -106,6 +120,7 @@ class Run:
         self.parts = []
         self.results = []
         self.image = None
+        self.hurry = False
 
     def note(self, text):
         """Says where the run stands."""
@@ -143,20 +158,18 @@ class Run:
     def where(self):
         """Where each part stands, for a run that failed."""
         for part in self.parts:
-            state = "running" if part.process and part.process.poll() is None else "ended"
-            print("---- %s (%s), last of its log:" % (part.name, state))
-            if isinstance(part, Model):
-                print(part.tail())
-            else:
-                print(part.tail("commands.log"))
-                print(part.tail("qemu.log", 10))
-                print(part.tail("console.log", 15))
+            process = getattr(part, "process", None)
+            state = "" if process is None else " (running)" if process.poll() is None else " (ended)"
+            print("---- %s%s, where it stands:" % (part.name, state))
+            print(part.standing() if isinstance(part, qemu.Guest) else part.tail())
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         for part in reversed(self.parts):
+            if self.hurry and isinstance(part, qemu.Guest):
+                part.kill()
             part.stop()
         (self.folder / "results.json").write_text(json.dumps(self.results, indent=1))
 
@@ -178,11 +191,14 @@ def main(name, body, options=lambda parser: None):
     arguments = parser.parse_args()
     if not os.access(arguments.ferroce, os.X_OK):
         sys.exit("%s: no program %s (cargo build --release)" % (name, arguments.ferroce))
+    ending.when_asked(Asked)
     ending.after(arguments.timeout, TimeIsUp)
     with Run(name, arguments.ferroce, arguments.folder, arguments.kernel, arguments.accel) as run:
         try:
             body(run, arguments)
-        except (Failed, TimeIsUp, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
+        except (Failed, TimeIsUp, Asked, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
+            # Whoever asks does not want to wait for guests that shut down.
+            run.hurry = isinstance(error, Asked)
             run.check("the run came to its end", False, error)
             traceback.print_exc()
             run.where()
