@@ -6,7 +6,7 @@
 //!   link         the NIC's addresses: ARP, neighbour discovery, echo; which GID reaches whom
 //!   ethernet     raw Ethernet queues and the rules that fill them
 //!   ring         send, receive and completion queues: the fast path
-//!   bring-up     firmware commands, pages, event queues, health
+//!   bring-up     firmware commands, pages, event queues, health          clock   the device's, and time stamps
 //!   mem          IOVA space, DMA memory          mmio, barrier   registers and the order of stores
 //!   function     one PCI function: VFIO, vfio-user socket, or an object in this process
 //! ```
@@ -25,6 +25,7 @@ pub mod mmio;
 
 mod bringup;
 pub mod caps;
+pub mod clock;
 pub mod cm;
 pub mod cmdq;
 mod config;

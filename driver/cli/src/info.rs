@@ -22,6 +22,7 @@ struct Info {
     node_guid: String,
     sys_image_guid: String,
     limits: Limits,
+    clock: Clock,
     port: Port,
     gids: Vec<GidRow>,
 }
@@ -48,6 +49,15 @@ struct Limits {
     device_frequency_khz: u32,
     msix_vectors: u16,
     completion_vectors: usize,
+}
+
+/// The device's clock, or why it can't be used.
+#[derive(Debug, Serialize)]
+struct Clock {
+    frequency_khz: Option<u32>,
+    ticks: Option<u64>,
+    real_time: bool,
+    problem: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -134,6 +144,7 @@ fn gather(context: &Context, device: String, msix_vectors: u16) -> Result<Info, 
             msix_vectors,
             completion_vectors: context.completion_vectors(),
         },
+        clock: clock(context),
         port: Port {
             state: match port.state {
                 PortState::Active => "PORT_ACTIVE".to_string(),
@@ -165,6 +176,43 @@ fn gather(context: &Context, device: String, msix_vectors: u16) -> Result<Info, 
             })
             .collect(),
     })
+}
+
+fn clock(context: &Context) -> Clock {
+    match context.clock() {
+        Ok(clock) => {
+            let (ticks, problem) = match clock.now() {
+                Ok(ticks) => (Some(ticks), None),
+                Err(error) => (None, Some(error.to_string())),
+            };
+            Clock {
+                frequency_khz: Some(clock.frequency().khz()),
+                ticks,
+                real_time: clock.real_time().is_ok(),
+                problem,
+            }
+        }
+        Err(error) => Clock {
+            frequency_khz: None,
+            ticks: None,
+            real_time: false,
+            problem: Some(error.to_string()),
+        },
+    }
+}
+
+/// The clock in a line.
+fn clock_line(clock: &Clock) -> String {
+    let real_time = if clock.real_time {
+        ", and a real-time clock"
+    } else {
+        ""
+    };
+    match (clock.frequency_khz, clock.ticks, &clock.problem) {
+        (Some(khz), Some(ticks), _) => format!("{khz} kHz, now at {ticks} ticks{real_time}"),
+        (_, _, Some(problem)) => format!("none: {problem}"),
+        _ => "none".to_owned(),
+    }
 }
 
 fn guid(value: u64) -> String {
@@ -214,6 +262,7 @@ fn text(info: &Info) -> String {
         },
     );
     line("device_frequency_khz", &limits.device_frequency_khz);
+    line("device_clock", &clock_line(&info.clock));
     line("msix_vectors", &limits.msix_vectors);
     line("completion_vectors", &limits.completion_vectors);
     let port = &info.port;

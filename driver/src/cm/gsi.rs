@@ -59,6 +59,7 @@ impl Gsi {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: MAD_BYTES as u32,
+            ..QpConfig::default()
         };
         let qp = Qp::create(&pd, &cq, &cq, &config)?;
         let slots = Mr::alloc(&pd, RECEIVES * SLOT, Access::LOCAL_WRITE)?;

@@ -26,6 +26,7 @@ use service::Service;
 
 use crate::bringup::{self, Device, Progress, tear_down};
 use crate::caps::Caps;
+use crate::clock::{ClockError, DeviceClock};
 use crate::cmdq::lock;
 pub use crate::config::OpenConfig;
 use crate::error::{CloseError, CommandError, DeviceFailure, OpenError, Step, StepError};
@@ -230,6 +231,15 @@ impl Context {
     #[must_use]
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// The device's clock, whose ticks completions carry.
+    ///
+    /// # Errors
+    ///
+    /// [`ClockError::NoFrequency`] if firmware does not say how long a tick is.
+    pub fn clock(&self) -> Result<DeviceClock, ClockError> {
+        DeviceClock::new(self.hca.bar(), &self.caps)
     }
 
     /// Firmware's version.

@@ -32,6 +32,8 @@ pub(crate) const DATAGRAM: u32 = 1 << 31;
 const IMMEDIATE: usize = USER_INDEX + 4;
 /// Byte count.
 const BYTE_CNT: usize = offset_of!(Cqe64, byte_cnt);
+/// Time stamp.
+const TIMESTAMP: usize = offset_of!(Cqe64, timestamp);
 /// Send opcode and QPN, WQE counter, signature, opcode and ownership.
 const LAST: usize = offset_of!(Cqe64, sop_drop_qpn);
 /// The word that ends with an error CQE's two syndromes.
@@ -68,6 +70,8 @@ pub(crate) struct RawWc<T> {
     pub(crate) imm: u32,
     /// Where a datagram came from, as the CQE has it, with [`DATAGRAM`]; 0 for all else.
     pub(crate) remote: u32,
+    /// The device's time, in the format of the queue pair; 0 of an error CQE, which has none.
+    pub(crate) timestamp: u64,
     pub(crate) wqe_index: u16,
     pub(crate) kind: Kind,
     /// 0 or the CQE's syndrome.
@@ -203,6 +207,7 @@ impl<T> CqRing<T> {
                     byte_len: entry.load_be32::<BYTE_CNT>(),
                     imm: 0,
                     remote: 0,
+                    timestamp: entry.load_be64::<TIMESTAMP>(),
                     wqe_index: cqe.wqe_index(),
                     kind: Kind::Send(cqe.send_opcode()),
                     syndrome: 0,
@@ -265,9 +270,10 @@ impl<T> CqRing<T> {
         if let Next::Wc(wc) = &mut next
             && wc.syndrome == 0
         {
-            // An error CQE has no length and no immediate data in these places.
+            // An error CQE has no length, immediate data and time stamp in these places.
             wc.byte_len = self.mem.load_be32::<BYTE_CNT>(at);
             wc.imm = self.mem.load_be32::<IMMEDIATE>(at);
+            wc.timestamp = self.mem.load_be64::<TIMESTAMP>(at);
             if datagram && !matches!(wc.kind, Kind::Send(_)) {
                 wc.remote = self.mem.load_be32::<REMOTE>(at) | DATAGRAM;
             }
@@ -384,6 +390,7 @@ fn received<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> 
         byte_len: entry.load_be32::<BYTE_CNT>(),
         imm: entry.load_be32::<IMMEDIATE>(),
         remote,
+        timestamp: entry.load_be64::<TIMESTAMP>(),
         wqe_index: cqe.wqe_index(),
         kind,
         syndrome: 0,
@@ -449,6 +456,7 @@ impl Cqe {
             byte_len: 0,
             imm: 0,
             remote: 0,
+            timestamp: 0,
             wqe_index: self.wqe_index(),
             kind,
             syndrome: 0,

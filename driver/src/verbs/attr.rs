@@ -2,6 +2,7 @@
 
 use super::error::{CreateError, LimitError};
 use crate::caps::Caps;
+use crate::clock::TimestampFormat;
 use crate::ring::{QpType, RqLimits, RqShape, SqLimits, SqShape};
 
 /// Bytes of a data segment.
@@ -24,6 +25,9 @@ pub struct QpConfig {
     pub max_recv_sge: u32,
     /// Most bytes of inline data. What is granted ([`Qp::config`](super::Qp::config)) may be more.
     pub max_inline_data: u32,
+    /// What its completions' time stamps are. [`TimestampFormat::RealTime`] is refused where the device doesn't have it; of a
+    /// device that has nothing else, it is granted.
+    pub timestamps: TimestampFormat,
 }
 
 impl Default for QpConfig {
@@ -36,6 +40,7 @@ impl Default for QpConfig {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
+            timestamps: TimestampFormat::FreeRunning,
         }
     }
 }
@@ -75,6 +80,7 @@ impl QpConfig {
         let sq_wqe = u64::from(general.max_wqe_sz_sq()).min(crate::ring::MAX_WQE_BYTES.into());
         let rq_wqe = u64::from(general.max_wqe_sz_rq());
         let mut granted = *self;
+        granted.timestamps = self.timestamps_of(caps)?;
         if srq {
             (granted.max_recv_wr, granted.max_recv_sge) = (0, 0);
         }
@@ -95,6 +101,16 @@ impl QpConfig {
             _ => Some(self.rq_shape(ring, rq_wqe, max_msg)?),
         };
         Ok(Shapes { granted, sq, rq })
+    }
+
+    fn timestamps_of(&self, caps: &Caps) -> Result<TimestampFormat, CreateError> {
+        match self.timestamps {
+            format if format.is_offered(caps) => Ok(format),
+            TimestampFormat::FreeRunning => Ok(TimestampFormat::RealTime),
+            _ => Err(CreateError::Capability {
+                what: "it has no real-time time stamps (roce_cap.qp_ts_format)",
+            }),
+        }
     }
 
     fn sq_shape(

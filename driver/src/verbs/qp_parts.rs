@@ -176,6 +176,7 @@ pub(super) fn describe(
         }
         (None, None) => qpc.set_rq_type(rq_type::ZERO_LENGTH)?,
     }
+    qpc.set_ts_format(shapes.granted.timestamps.to_prm())?;
     qpc.set_uar_page(pd.context().uar().index())?;
     qpc.set_user_index(index.get())?;
     qpc.set_log_page_size(pages::queue_log_page_size(&list))?;

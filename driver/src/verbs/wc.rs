@@ -73,6 +73,10 @@ pub struct WcSuccess {
     pub opcode: WcOpcode,
     /// Bytes received, of a datagram with the 40 of the global header; or read; 0 for SEND and WRITE.
     pub byte_len: u32,
+    /// When the device finished it, by the device's clock: ticks, which [`DeviceClock`](crate::clock::DeviceClock) and
+    /// [`ClockCorrelation`](crate::clock::ClockCorrelation) know, unless the queue pair was made for another
+    /// [`TimestampFormat`](crate::clock::TimestampFormat). The completion of a request that failed has none.
+    pub timestamp: u64,
     /// Immediate data of a received message, in host order.
     pub imm: Option<u32>,
     /// Where a received datagram came from.
@@ -198,6 +202,12 @@ impl Wc {
         Qpn::from_low_bits(self.raw.qpn)
     }
 
+    /// When the device finished it, see [`WcSuccess::timestamp`]; 0 of one that failed.
+    #[inline]
+    pub fn timestamp(&self) -> u64 {
+        self.raw.timestamp
+    }
+
     /// Whether the request succeeded.
     #[inline]
     pub fn is_ok(&self) -> bool {
@@ -224,6 +234,7 @@ impl Wc {
             byte_len,
             imm,
             remote,
+            timestamp,
             kind,
             buffer,
             ..
@@ -239,6 +250,7 @@ impl Wc {
             qpn: Qpn::from_low_bits(qpn),
             opcode,
             byte_len: if has_length { byte_len } else { 0 },
+            timestamp,
             imm: matches!(kind, Kind::RecvImm | Kind::RecvWriteImm).then_some(imm),
             datagram: Datagram::from_raw(remote),
             invalidated_rkey: (kind == Kind::RecvInv).then_some(imm),
@@ -329,6 +341,7 @@ mod tests {
             byte_len,
             imm,
             remote: 0,
+            timestamp: 0x1234_5678_9abc_def0,
             wqe_index: 5,
             kind,
             syndrome,

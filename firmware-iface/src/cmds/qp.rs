@@ -95,6 +95,16 @@ pub mod service {
     pub const REG_UMR: u8 = 0xc;
 }
 
+/// Formats of time stamps (`qpc.ts_format`); `roce_cap.qp_ts_format` says which there are.
+pub mod ts_format {
+    /// Ticks of the free-running timer.
+    pub const FREE_RUNNING: u8 = 0;
+    /// What the device chooses.
+    pub const DEFAULT: u8 = 1;
+    /// Seconds and nanoseconds of the real-time clock.
+    pub const REAL_TIME: u8 = 2;
+}
+
 /// `qpc.pm_state` of a path that is not migrated.
 pub const PM_STATE_MIGRATED: u8 = 3;
 

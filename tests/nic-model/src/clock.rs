@@ -23,6 +23,16 @@ impl Nanos {
         self.0
     }
 
+    /// Ticks that a clock of `khz` has made since it was 0, where that was this clock's start. A counter of 64 bits.
+    pub const fn ticks(self, khz: u32) -> u64 {
+        (self.0 as u128 * khz as u128 / 1_000_000) as u64
+    }
+
+    /// The same as a real-time stamp: seconds in the upper half, nanoseconds in the lower.
+    pub const fn seconds_and_nanos(self) -> u64 {
+        (self.0 / 1_000_000_000) << 32 | self.0 % 1_000_000_000
+    }
+
     /// Time from `earlier` to `self`; zero when `earlier` is later.
     pub const fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

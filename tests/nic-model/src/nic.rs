@@ -347,6 +347,7 @@ fn limits_of(profile: &Profile) -> Limits {
         gids: default.gids,
         msix_vectors: profile.msix_vectors,
         log_bf_reg_size: u32::from(caps.log_bf_reg_size()),
+        timer_khz: profile.timer_khz(),
         ..default
     }
 }

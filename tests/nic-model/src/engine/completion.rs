@@ -1,10 +1,12 @@
 //! Completion queue entries: written in ring order, owner byte last; arms and their events.
 
+use ferroce_firmware_iface::cmds::ts_format;
 use ferroce_hw_regs::cqe::opcode as cqe_opcode;
 
 use super::DataPlane;
 use super::events::Event;
 use super::violation::Violation;
+use crate::objects::Qp;
 use crate::objects::cq::{Arm, CqState};
 
 /// What a CQE says, above its encoding.
@@ -102,7 +104,7 @@ impl DataPlane {
     /// (then it is in error, and so is every QP that reports to it).
     pub(super) fn complete(&mut self, cqn: u32, completion: &Completion) -> bool {
         self.record_receive(completion);
-        let timestamp = self.now.get();
+        let timestamp = self.timestamp(completion);
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
             return false;
         };
@@ -152,6 +154,16 @@ impl DataPlane {
             self.fire(cqn, arm);
         }
         true
+    }
+
+    /// The time of a completion, in the format that its queue pair was created with.
+    fn timestamp(&self, completion: &Completion) -> u64 {
+        let of_real_time = |qp: &Qp| qp.context.ts_format() == ts_format::REAL_TIME;
+        if completion.ethernet.is_none() && self.objects.qps.get(completion.qpn).is_some_and(of_real_time) {
+            self.now.seconds_and_nanos()
+        } else {
+            self.now.ticks(self.limits.timer_khz)
+        }
     }
 
     fn fire(&mut self, cqn: u32, arm: Arm) {

@@ -1,6 +1,6 @@
 //! Queue pairs: creation, transitions, queries.
 
-use ferroce_firmware_iface::cmds::service as st;
+use ferroce_firmware_iface::cmds::{service as st, ts_format};
 use ferroce_firmware_iface::layouts::{
     Ads, CreateQpIn, CreateQpOut, DestroyQpIn, Init2rtrQpIn, Qp2errIn, Qpc, QueryQpIn, QueryQpOut, RoceCap,
 };
@@ -38,6 +38,7 @@ pub(super) fn create(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
         qpc.set_dbr_addr(iova);
     }
     check_new(fw, &qpc)?;
+    qpc.set_ts_format(time_stamps(fw, qpc.ts_format())?)?;
     let pas = call.tail(CreateQpIn::PAS_OFFSET);
     let buffer = buffer(
         input.wq_umem_valid(),
@@ -47,6 +48,18 @@ pub(super) fn create(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> O
     );
     let qpn = env.plane.create_qp(&qpc, buffer)?;
     output(|out: &mut CreateQpOut| out.set_qpn(qpn))
+}
+
+/// The format of a queue pair's time stamps: what "default" stands for, and whether it is to be had.
+fn time_stamps(fw: &Firmware, asked: u8) -> Result<u8, Refusal> {
+    let roce: RoceCap = fw.caps.current(CapType::ROCE);
+    let offered = roce.qp_ts_format();
+    match (asked, offered) {
+        (ts_format::FREE_RUNNING, 0 | 2) | (ts_format::REAL_TIME, 1 | 2) => Ok(asked),
+        (ts_format::DEFAULT, 1) => Ok(ts_format::REAL_TIME),
+        (ts_format::DEFAULT, _) => Ok(ts_format::FREE_RUNNING),
+        _ => Err(Refusal::no_capability("qp_ts_format")),
+    }
 }
 
 fn check_new(fw: &Firmware, qpc: &Qpc) -> Result<(), Refusal> {

@@ -6,6 +6,7 @@
 use ferroce_firmware_iface::status::HealthSyndrome;
 
 use super::refusal::Violations;
+use crate::clock::Nanos;
 use crate::profile::Profile;
 
 const FW_REV: u64 = 0x000;
@@ -23,6 +24,8 @@ const CMD_EXEC_TO: u64 = 0xff8;
 const CMD_Q_INIT_TO: u64 = 0xffc;
 const INTERNAL_TIMER_H: u64 = 0x1000;
 const INTERNAL_TIMER_L: u64 = 0x1004;
+const REAL_TIME_H: u64 = 0x1040;
+const REAL_TIME_L: u64 = 0x1044;
 const HEALTH_COUNTER: u64 = 0x1010;
 const CLR_INTX: u64 = 0x200c;
 
@@ -67,7 +70,6 @@ pub(super) struct InitSegment {
     reset_at_ns: u64,
     initializing_reads: u32,
     initializing_ns: u64,
-    timer_high_latch: u32,
     software_reset: bool,
     // What tests make go wrong.
     health: HealthSyndrome,
@@ -86,7 +88,6 @@ impl InitSegment {
             reset_at_ns: now_ns,
             initializing_reads: profile.initializing_reads,
             initializing_ns: profile.initializing_ns,
-            timer_high_latch: 0,
             software_reset: profile.software_reset,
             health: HealthSyndrome::OK,
             fatal: false,
@@ -140,7 +141,6 @@ impl InitSegment {
 
     fn dword(&mut self, profile: &Profile, now_ns: u64, at: u64) -> u32 {
         let fw = profile.firmware;
-        let ticks = profile.timer_ticks(now_ns);
         match at {
             FW_REV => u32::from(fw.minor) << 16 | u32::from(fw.major),
             CMDIF_REV => CMDIF << 16 | u32::from(fw.subminor),
@@ -159,11 +159,10 @@ impl InitSegment {
             HEALTH_SYND => u32::from(self.health.0) << 16,
             CMD_EXEC_TO => profile.timeouts.0,
             CMD_Q_INIT_TO => profile.timeouts.1,
-            INTERNAL_TIMER_H => {
-                self.timer_high_latch = (ticks >> 32) as u32;
-                self.timer_high_latch
-            }
-            INTERNAL_TIMER_L => ticks as u32,
+            INTERNAL_TIMER_H => (Nanos(now_ns).ticks(profile.timer_khz()) >> 32) as u32,
+            INTERNAL_TIMER_L => Nanos(now_ns).ticks(profile.timer_khz()) as u32,
+            REAL_TIME_H if profile.has_real_time() => (Nanos(now_ns).seconds_and_nanos() >> 32) as u32,
+            REAL_TIME_L if profile.has_real_time() => Nanos(now_ns).seconds_and_nanos() as u32,
             HEALTH_COUNTER => self.health_counter(now_ns),
             _ => 0,
         }

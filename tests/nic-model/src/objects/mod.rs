@@ -59,6 +59,8 @@ pub struct Limits {
     pub msix_vectors: u16,
     /// log2 of the bytes of a BlueFlame register.
     pub log_bf_reg_size: u32,
+    /// Thousands of ticks that the device's clock makes in a second.
+    pub timer_khz: u32,
 }
 
 impl Default for Limits {
@@ -79,6 +81,7 @@ impl Default for Limits {
             gids: 256,
             msix_vectors: 64,
             log_bf_reg_size: 9,
+            timer_khz: 156_250,
         }
     }
 }

@@ -13,7 +13,7 @@ mod others;
 pub use caps::{Capabilities, Capability};
 pub use ferroce_firmware_iface::cmds::{CAP_BYTES, CapType};
 use ferroce_firmware_iface::layout::Layout;
-use ferroce_firmware_iface::layouts::{CmdHcaCap, QueryAdapterParamBlock};
+use ferroce_firmware_iface::layouts::{CmdHcaCap, QueryAdapterParamBlock, RoceCap};
 
 /// The recorded answers of the real card.
 const CONNECTX4: &str = include_str!("../../data/connectx4.txt");
@@ -158,15 +158,21 @@ impl Profile {
         1 << self.bar_log_bytes
     }
 
-    /// Clock ticks of the internal timer in `ns` nanoseconds: its frequency is a capability.
-    pub fn timer_ticks(&self, ns: u64) -> u64 {
+    /// Thousands of ticks that the internal timer makes in a second: a capability. Firmware that says it in MHz alone has a
+    /// clock too.
+    pub fn timer_khz(&self) -> u32 {
         let caps = self.general();
-        let khz = match (caps.device_frequency_khz(), caps.device_frequency_mhz()) {
+        match (caps.device_frequency_khz(), caps.device_frequency_mhz()) {
             (0, 0) => 156_250,
-            (0, mhz) => u64::from(mhz) * 1000,
-            (khz, _) => u64::from(khz),
-        };
-        (u128::from(ns) * u128::from(khz) / 1_000_000) as u64
+            (0, mhz) => mhz.saturating_mul(1000),
+            (khz, _) => khz,
+        }
+    }
+
+    /// Whether there is a real-time clock: queue pairs can have time stamps of it.
+    pub fn has_real_time(&self) -> bool {
+        let roce: RoceCap = self.capabilities.current(CapType::ROCE);
+        matches!(roce.qp_ts_format(), 1 | 2)
     }
 
     /// Changes the general capabilities, both what can be had and what is on.
@@ -193,7 +199,6 @@ fn layout_from<T: Layout>(bytes: &[u8]) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroce_firmware_iface::layouts::RoceCap;
 
     #[test]
     fn the_default_profile_is_the_recorded_card() {
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(roce.roce_address_table_size(), 256);
         assert_eq!(roce.r_roce_dest_udp_port(), 4791);
         assert_eq!(profile.adapter.ieee_vendor_id(), 0x2c9);
-        assert_eq!(profile.timer_ticks(1_000_000_000), 275_000_000);
+        assert_eq!(profile.timer_khz(), 275_000);
     }
 
     #[test]
