@@ -17,6 +17,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ferroce_hw_regs::uar::PIECE_BYTES;
 use volatile_register::{RO, RW, WO};
 
 use crate::function::{FunctionError, check_range};
@@ -167,6 +168,29 @@ impl Mmio {
         })
     }
 
+    /// The `len` bytes at `offset` as a slot for bursts, for the fast path.
+    ///
+    /// # Errors
+    /// [`FunctionError::OutOfRange`] where it leaves the window, or `offset` or `len` are not whole pieces.
+    pub(crate) fn burst(&self, offset: u64, len: usize) -> Result<Burst, FunctionError> {
+        check_range("BlueFlame slot in BAR 0", offset, len as u64, self.len)?;
+        let offset = self.offset + offset;
+        if !offset.is_multiple_of(PIECE_BYTES as u64) || !len.is_multiple_of(PIECE_BYTES) || len == 0 {
+            return Err(FunctionError::OutOfRange {
+                what: "unaligned BlueFlame slot",
+                offset,
+                len: len as u64,
+                limit: self.len,
+            });
+        }
+        Ok(Burst {
+            cells: self.bar.mapped(offset, len as u64).map(NonNull::cast),
+            bar: self.bar.clone(),
+            offset,
+            len,
+        })
+    }
+
     /// Reads the 32-bit register at `offset`.
     #[inline]
     pub fn read32(&self, offset: u64) -> u32 {
@@ -273,5 +297,101 @@ impl Doorbell {
             Some(cell) => unsafe { cell.as_ref().write(u64::from_ne_bytes(bytes)) },
             None => self.bar.write(self.offset, &bytes),
         }
+    }
+}
+
+/// A slot of a register that takes bursts of 64 bytes: in range and aligned by construction.
+pub(crate) struct Burst {
+    /// `len` bytes, if they are mapped.
+    cells: Option<NonNull<RW<u64>>>,
+    bar: Arc<Bar>,
+    offset: u64,
+    /// A multiple of [`PIECE_BYTES`], and not 0.
+    len: usize,
+}
+
+// SAFETY: as for `Mmio`.
+unsafe impl Send for Burst {}
+// SAFETY: as for `Mmio`.
+unsafe impl Sync for Burst {}
+
+impl fmt::Debug for Burst {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mapped = self.cells.is_some();
+        f.debug_struct("Burst")
+            .field("offset", &self.offset)
+            .field("len", &self.len)
+            .field("mapped", &mapped)
+            .finish()
+    }
+}
+
+impl Burst {
+    /// Bytes of the slot.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes a piece as it stands in memory, the `piece`th of the slot; none that is outside. The caller has issued
+    /// [`before_write_combining`](crate::barrier::before_write_combining).
+    #[inline]
+    pub(crate) fn write(&self, piece: usize, bytes: &[u8; PIECE_BYTES]) {
+        if piece >= self.len / PIECE_BYTES {
+            return;
+        }
+        let at = piece * PIECE_BYTES;
+        match self.cells {
+            // SAFETY: the piece lies within the slot, which is mapped, aligned to 64 and kept by `self.bar`.
+            Some(cells) => unsafe { write_piece(cells.byte_add(at), bytes) },
+            None => self.bar.write(self.offset + at as u64, bytes),
+        }
+    }
+
+    /// Writes 8 bytes to the start of the slot: a doorbell.
+    #[inline]
+    pub(crate) fn ring_bytes(&self, bytes: [u8; 8]) {
+        match self.cells {
+            // SAFETY: the slot is not empty, mapped, aligned and kept by `self.bar`.
+            Some(cells) => unsafe { cells.as_ref().write(u64::from_ne_bytes(bytes)) },
+            None => self.bar.write(self.offset, &bytes),
+        }
+    }
+}
+
+/// Stores the words of a piece, in ascending order and with nothing in between, so that a CPU that combines writes makes
+/// one transaction of them.
+///
+/// # Safety
+/// `to` must be aligned to 8 and be followed by 64 bytes of registers that may be written.
+#[inline(always)]
+unsafe fn write_piece(to: NonNull<RW<u64>>, bytes: &[u8; PIECE_BYTES]) {
+    let mut words = [0u64; PIECE_BYTES / 8];
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_ne_bytes(*bytes);
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let [a, b, c, d, e, f, g, h] = words;
+        // Pairs, back to back: CPUs that see other stores or loads in between give up combining (as Linux found for its
+        // own copy to such memory).
+        // SAFETY: the caller vouches for 64 bytes at `to`; each store is to device memory or to normal memory that only the
+        // device reads.
+        unsafe {
+            core::arch::asm!(
+                "stp {a}, {b}, [{to}]",
+                "stp {c}, {d}, [{to}, #16]",
+                "stp {e}, {f}, [{to}, #32]",
+                "stp {g}, {h}, [{to}, #48]",
+                to = in(reg) to.as_ptr(),
+                a = in(reg) a, b = in(reg) b, c = in(reg) c, d = in(reg) d,
+                e = in(reg) e, f = in(reg) f, g = in(reg) g, h = in(reg) h,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+    #[cfg(not(all(target_arch = "aarch64", not(miri))))]
+    for (i, word) in words.into_iter().enumerate() {
+        // SAFETY: the caller vouches for all words of the piece.
+        unsafe { to.add(i).as_ref().write(word) };
     }
 }

@@ -5,7 +5,8 @@
 //!   0x040  EQ update+arm  4 bytes: eqn << 24 | consumer index
 //!   0x048  EQ update      4 bytes: the same, without arming
 //!   0x800  SQ doorbells   8 bytes: first 8 bytes of the WQE's control segment; four registers (BlueFlame),
-//!                         `1 << log_bf_reg_size` bytes apart, each of two halves
+//!                         `1 << log_bf_reg_size` bytes apart, each of two halves (slots); a slot also takes a WQE
+//!                         from its control segment on, in whole pieces of 64 bytes in order
 //! ```
 
 use crate::ids::Eqn;
@@ -22,6 +23,8 @@ pub const EQ_UPDATE: u64 = 0x48;
 pub const BF_OFFSET: u64 = 0x800;
 /// Send doorbell registers of a page: two regular, two for low latency.
 pub const BF_REGS: u64 = 4;
+/// Bytes of the pieces in which a WQE is written to a BlueFlame slot.
+pub const PIECE_BYTES: usize = 64;
 /// The first UAR pages overlay the initialization segment and are never given out.
 pub const FIRST_UAR_PAGE: u32 = 3;
 

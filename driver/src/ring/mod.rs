@@ -13,6 +13,7 @@
 //! only `unsafe` here is in `slots`: a box in an atomic cell, and a masked index.
 
 mod ah;
+mod blueflame;
 mod cq;
 mod rq;
 mod seg;
@@ -27,6 +28,7 @@ mod view;
 mod wr;
 
 pub use ah::Ah;
+pub(crate) use blueflame::BlueFlame;
 pub(crate) use cq::{CQE_BYTES, CqRing, DATAGRAM, Kind, Next, RawWc};
 pub(crate) use rq::{RqLimits, RqProducer, RqShape};
 pub(crate) use slots::{WqConsumer, WqShared};

@@ -83,9 +83,9 @@ impl SqShape {
 #[derive(Debug)]
 pub(crate) struct SqProducer<T> {
     /// The ring, in blocks.
-    mem: DmaRing<BLOCK>,
+    pub(super) mem: DmaRing<BLOCK>,
     /// The QP's doorbell record.
-    record: DmaRing<8>,
+    pub(super) record: DmaRing<8>,
     doorbell: Doorbell,
     shared: Arc<WqShared<T>>,
     /// Those of `shared`, one for each block, without the detour.
@@ -98,12 +98,12 @@ pub(crate) struct SqProducer<T> {
     /// Number of the request before which `shared.released()` and the state are to be looked at again.
     stop: u32,
     /// Block where the next request begins, modulo 2^16.
-    pi: u16,
+    pub(super) pi: u16,
     state: QpState,
     /// First 8 bytes of the last posted WQE, as they lie in memory: what the doorbell is told.
-    last_ctrl: [u8; 8],
+    pub(super) last_ctrl: [u8; 8],
     /// Block after the last one that the device was told of.
-    rung: u16,
+    pub(super) rung: u16,
 }
 
 /// A WQE that is being written: its segments come one after the other, but the control segment, which is in front, last.
@@ -173,6 +173,13 @@ impl<T> SqProducer<T> {
     /// Requests that are posted and not completed.
     pub(crate) fn outstanding(&self) -> u32 {
         self.number.wrapping_sub(self.shared.released())
+    }
+
+    /// Makes room as if all were completed.
+    #[cfg(test)]
+    pub(super) fn forget_outstanding(&mut self) {
+        self.shared.release(self.number);
+        self.stop = self.number;
     }
 
     /// Writes a request to the ring. The device doesn't see it before [`SqProducer::ring`].

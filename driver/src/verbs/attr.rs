@@ -28,6 +28,11 @@ pub struct QpConfig {
     /// What its completions' time stamps are. [`TimestampFormat::RealTime`] is refused where the device doesn't have it; of a
     /// device that has nothing else, it is granted.
     pub timestamps: TimestampFormat,
+    /// Whether small send requests that are rung one at a time go to the device within the doorbell (BlueFlame), so that it need
+    /// not fetch them. It costs a UAR page for this queue pair alone, and a burst of stores instead of one; so it is off
+    /// by default, since vfio-pci maps BARs uncached today and there it only costs. Requests that are rung together, or don't
+    /// fit, take the usual way.
+    pub blueflame: bool,
 }
 
 impl Default for QpConfig {
@@ -41,6 +46,7 @@ impl Default for QpConfig {
             max_recv_sge: 1,
             max_inline_data: 0,
             timestamps: TimestampFormat::FreeRunning,
+            blueflame: false,
         }
     }
 }

@@ -112,6 +112,9 @@ pub enum CreateError {
     /// The completion vector has no event queue.
     #[error("its completion vector has no event queue")]
     EventQueue(#[source] StepError),
+    /// There is no doorbell page for the queue pair alone.
+    #[error("a doorbell page (UAR) of its own could not be had, which BlueFlame needs")]
+    Uar(#[source] StepError),
     /// The port doesn't say what it is.
     #[error("the port's address and MTU can't be read")]
     Port(#[source] StepError),

@@ -26,6 +26,7 @@
 mod ah;
 mod atomics;
 mod attr;
+mod blueflame;
 mod counters;
 mod cq;
 mod cq_memory;

@@ -70,6 +70,15 @@ impl Qp {
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         match &mut self.sq {
             Some(sq) => sq.post(wr),
+            None => self.post_send_blueflame(wr),
+        }
+    }
+
+    /// The same for a queue that rings by BlueFlame. Out of line, since the usual one does not.
+    #[inline(never)]
+    fn post_send_blueflame(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        match &mut self.blueflame {
+            Some(flame) => flame.sq.post(wr),
             None => Err(PostError::NoQueue { queue: "send" }),
         }
     }
@@ -77,8 +86,16 @@ impl Qp {
     /// Shows the device all send requests that were posted since the last call, by one doorbell.
     #[inline]
     pub fn ring_send(&mut self) {
-        if let Some(sq) = &mut self.sq {
-            sq.ring();
+        match &mut self.sq {
+            Some(sq) => sq.ring(),
+            None => self.ring_send_blueflame(),
+        }
+    }
+
+    #[inline(never)]
+    fn ring_send_blueflame(&mut self) {
+        if let Some(flame) = &mut self.blueflame {
+            flame.sq.ring_blueflame(&mut flame.register);
         }
     }
 
@@ -108,12 +125,7 @@ impl Qp {
     /// [`BadWr`] names the first that can't be posted; those before it are.
     pub fn post_send_list(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
         let Some(sq) = &mut self.sq else {
-            let error = PostError::NoQueue { queue: "send" };
-            return if wrs.is_empty() {
-                Ok(())
-            } else {
-                Err(BadWr { index: 0, error })
-            };
+            return self.post_send_list_blueflame(wrs);
         };
         for (index, wr) in wrs.iter().enumerate() {
             if let Err(error) = sq.post(wr) {
@@ -123,6 +135,16 @@ impl Qp {
         }
         sq.ring();
         Ok(())
+    }
+
+    #[inline(never)]
+    fn post_send_list_blueflame(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
+        let bad = wrs.iter().enumerate().find_map(|(index, wr)| {
+            let error = self.post_send_blueflame(wr).err()?;
+            Some(BadWr { index, error })
+        });
+        self.ring_send_blueflame();
+        bad.map_or(Ok(()), Err)
     }
 
     /// Posts a chain of receive requests and rings once.
@@ -174,15 +196,15 @@ impl Qp {
         buffer: LocalBuffer,
         range: Range<usize>,
     ) -> Result<(), Refused<LocalBuffer>> {
-        let Some(sq) = &mut self.sq else {
+        let into = match buffer.sge(&self.pd, range) {
+            Ok(sge) => sge,
+            Err(error) => return Err(Refused { error, buffer }),
+        };
+        let Some(sq) = self.any_sq() else {
             return Err(Refused {
                 error: PostError::NoQueue { queue: "send" },
                 buffer,
             });
-        };
-        let into = match buffer.sge(&self.pd, range) {
-            Ok(sge) => sge,
-            Err(error) => return Err(Refused { error, buffer }),
         };
         let sges = &[into];
         let op = match op {

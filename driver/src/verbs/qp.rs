@@ -13,6 +13,7 @@ use ferroce_hw_regs::uar;
 
 use super::atomics;
 use super::attr::{QpConfig, Shapes};
+use super::blueflame::{BlueFlameSq, OwnUar};
 use super::counters::CounterSet;
 use super::cq::{Consumers, Cq, Identity, lock};
 use super::error::{CreateError, DestroyError, ModifyError, made};
@@ -62,7 +63,10 @@ pub struct Qp {
     /// The number that the device has for it.
     pub(super) qpn: Qpn,
     pub(super) state: QpState,
+    /// The send queue, unless it is the next.
     pub(super) sq: Option<SqProducer<LocalInner>>,
+    /// A send queue that rings by BlueFlame: apart, so that the usual one pays nothing for it.
+    pub(super) blueflame: Option<Box<BlueFlameSq>>,
     pub(super) rq: Option<RqProducer<LocalInner>>,
     pub(super) port: u8,
     pub(super) counters: Option<CounterSet>,
@@ -80,6 +84,8 @@ pub struct Qp {
     pub(super) send_cq: Cq,
     pub(super) recv_cq: Cq,
     pub(super) pd: Pd,
+    /// Its own doorbell page, which goes after it.
+    own_uar: Option<OwnUar>,
 }
 
 /// What the device said of the queue pair by itself.
@@ -144,7 +150,12 @@ impl Qp {
         let places = Places::reserve(&shapes.granted, send_cq, recv_cq, srq, &index)?;
         let layout = Layout::new(&shapes);
         let buffer = Arc::new(context.dma().alloc(layout.queues() + RECORD_BYTES)?);
-        let qpc = describe(pd, (send_cq, recv_cq), srq, &shapes, &index, &buffer)?;
+        let mut qpc = describe(pd, (send_cq, recv_cq), srq, &shapes, &index, &buffer)?;
+        let wants_own = shapes.granted.blueflame.then(|| OwnUar::alloc(context));
+        let own_uar = wants_own.transpose()?;
+        if let Some(own) = &own_uar {
+            qpc.set_uar_page(own.uar().index())?;
+        }
         let list = pages::of_queue(buffer.iova(), layout.queues() as u64);
         let qpn = context.exec(&CreateQp {
             qpc: &qpc,
@@ -156,6 +167,7 @@ impl Qp {
             qpn,
             state: QpState::Reset,
             sq: None,
+            blueflame: None,
             rq: None,
             port: 1,
             counters: None,
@@ -170,6 +182,7 @@ impl Qp {
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
             pd: pd.clone(),
+            own_uar,
         };
         qp.open(&shapes, &layout)?;
         qp.attach(places);
@@ -183,16 +196,27 @@ impl Qp {
         if let (Some((_, limits)), Some(slots)) = (shapes.sq, &self.slots.sq) {
             let blocks = layout.sq_bytes as u32 / WQEBB_BYTES;
             let ring = DmaRing::new(self.buffer.clone(), layout.rq_bytes, blocks)?;
-            let doorbell = self.pd.context().uar().page().doorbell(uar::BF_OFFSET)?;
+            let uar = self
+                .own_uar
+                .as_ref()
+                .map_or(&**self.pd.context().uar(), OwnUar::uar);
+            let doorbell = uar.page().doorbell(uar::BF_OFFSET)?;
             let qpn = self.qpn.get();
-            self.sq = Some(SqProducer::new(
+            let sq = SqProducer::new(
                 ring,
                 record()?,
                 doorbell,
                 slots.clone(),
                 limits.in_domain(self.pd.domain()),
                 qpn,
-            ));
+            );
+            match &self.own_uar {
+                Some(own) => {
+                    let register = own.register()?;
+                    self.blueflame = Some(Box::new(BlueFlameSq { sq, register }));
+                }
+                None => self.sq = Some(sq),
+            }
         }
         if let (Some((shape, limits)), Some(slots)) = (shapes.rq, &self.slots.rq) {
             let ring = DmaRing::new(self.buffer.clone(), 0, (layout.rq_bytes / 16) as u32)?;
@@ -308,7 +332,8 @@ impl Qp {
     /// Requests that are posted and whose completions have not been polled: sends (those without a completion until a
     /// later one's is polled) and receives.
     pub fn outstanding(&self) -> (u32, u32) {
-        let sends = self.sq.as_ref().map_or(0, SqProducer::outstanding);
+        let blueflame = self.blueflame.as_ref().map(|flame| &flame.sq);
+        let sends = self.sq.as_ref().or(blueflame).map_or(0, SqProducer::outstanding);
         (sends, self.rq.as_ref().map_or(0, RqProducer::outstanding))
     }
 
@@ -372,9 +397,15 @@ impl Qp {
         })
     }
 
+    /// The send queue, however it rings.
+    pub(super) fn any_sq(&mut self) -> Option<&mut SqProducer<LocalInner>> {
+        let blueflame = self.blueflame.as_mut().map(|flame| &mut flame.sq);
+        self.sq.as_mut().or(blueflame)
+    }
+
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
-        if let Some(sq) = &mut self.sq {
+        if let Some(sq) = self.any_sq() {
             sq.set_state(state);
         }
         if let Some(rq) = &mut self.rq {
@@ -392,8 +423,9 @@ impl Qp {
             sq: fresh(&old.sq),
             rq: fresh(&old.rq),
         };
-        if let (Some(sq), Some(slots)) = (&mut self.sq, &self.slots.sq) {
-            sq.reset(slots.clone());
+        let slots = self.slots.sq.clone();
+        if let (Some(sq), Some(slots)) = (self.any_sq(), slots) {
+            sq.reset(slots);
         }
         if let (Some(rq), Some(slots)) = (&mut self.rq, &self.slots.rq) {
             rq.reset(slots.clone());
@@ -477,12 +509,14 @@ impl Drop for Qp {
         let slots = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
         // The shared receive queue goes after it.
         let srq = self.srq.take();
+        // So does the doorbell page.
+        let own_uar = self.own_uar.take();
         let done = move |destroyed: bool| {
             if destroyed {
                 ends.detach();
                 drop(slots.reclaim());
             }
-            drop(srq);
+            drop((srq, own_uar));
         };
         let what = self.qpn.to_string();
         context.reaper().submit(Destroy {

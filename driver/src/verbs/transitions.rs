@@ -290,10 +290,10 @@ impl Qp {
         // Sends without a completion are known to be done when a later one's comes; so there has to be a later one.
         let mut marked = false;
         loop {
-            if !marked && let Some(sq) = &mut self.sq {
+            if !marked && let Some(sq) = self.any_sq() {
                 match sq.post_marker() {
                     Ok(()) => {
-                        sq.ring();
+                        self.ring_send();
                         marked = true;
                     }
                     // Flushed requests will make room.

@@ -30,7 +30,8 @@ impl Nanos {
 
     /// The same as a real-time stamp: seconds in the upper half, nanoseconds in the lower.
     pub const fn seconds_and_nanos(self) -> u64 {
-        (self.0 / 1_000_000_000) << 32 | self.0 % 1_000_000_000
+        let (seconds, nanos) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
+        seconds << 32 | nanos
     }
 
     /// Time from `earlier` to `self`; zero when `earlier` is later.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferroce_vfio_user::device::{DeviceError, DmaMap, DmaMessages, PciDevice};
 
-use crate::runner::{PostedWrite, Shared};
+use crate::runner::{PIECE, PostedWrite, Shared};
 
 /// One NIC of a [`Runner`](crate::runner::Runner), callable from any thread. Keeps the NIC alive, but not the
 /// engine that drives it.
@@ -82,11 +82,11 @@ impl PciDevice for ModelDevice {
 
     fn bar_write(&self, bar: u8, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.check_bar(bar, offset, data.len())?;
-        for (i, part) in data.chunks(8).enumerate() {
-            let mut bytes = [0; 8];
+        for (i, part) in data.chunks(PIECE).enumerate() {
+            let mut bytes = [0; PIECE];
             bytes[..part.len()].copy_from_slice(part);
             let write = PostedWrite {
-                offset: offset + 8 * i as u64,
+                offset: offset + (PIECE * i) as u64,
                 len: part.len() as u8,
                 bytes,
             };

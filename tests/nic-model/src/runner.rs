@@ -54,12 +54,15 @@ impl Default for Drive {
     }
 }
 
-/// A write to BAR 0 of at most 8 bytes that has not taken effect.
+/// Most bytes of a posted write: a piece of a BlueFlame burst, as a CPU that combines writes sends it.
+pub(crate) const PIECE: usize = 64;
+
+/// A write to BAR 0 of at most [`PIECE`] bytes that has not taken effect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PostedWrite {
     pub offset: u64,
     pub len: u8,
-    pub bytes: [u8; 8],
+    pub bytes: [u8; PIECE],
 }
 
 /// The NICs, behind the lock.

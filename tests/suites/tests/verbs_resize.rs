@@ -20,6 +20,8 @@ const CONFIG: QpConfig = QpConfig {
     max_send_sge: 1,
     max_recv_sge: 1,
     max_inline_data: 0,
+    timestamps: ferroce::clock::TimestampFormat::FreeRunning,
+    blueflame: false,
 };
 
 fn write(pair: &Pair, wr_id: u64) -> SendWr<'static> {

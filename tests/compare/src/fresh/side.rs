@@ -29,6 +29,7 @@ pub(super) fn config(qp_type: QpType) -> QpConfig {
         max_send_sge: 1,
         max_recv_sge: 1,
         max_inline_data: INLINE.len() as u32,
+        ..QpConfig::default()
     }
 }
 

@@ -9,6 +9,10 @@ use crate::rc::types::{CompletionStatus, QpCounters};
 pub struct Counters {
     /// Doorbells of send queues.
     pub send_doorbells: u64,
+    /// WQEs that came whole to a BlueFlame slot.
+    pub blueflame_wqes: u64,
+    /// Those of them that were taken from there.
+    pub blueflame_taken: u64,
     /// Send WQEs fetched.
     pub send_wqes: u64,
     /// Receive WQEs taken.

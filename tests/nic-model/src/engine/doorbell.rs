@@ -10,7 +10,7 @@ const EQ_ARM: u32 = 0x40;
 /// EQ consumer index alone.
 const EQ_UPDATE: u32 = 0x48;
 /// The first send doorbell register.
-const SEND: u32 = 0x800;
+pub(super) const SEND: u32 = 0x800;
 /// Bytes of a UAR page.
 pub(super) const UAR_BYTES: u32 = 0x1000;
 
@@ -37,11 +37,14 @@ impl DataPlane {
         match (offset, words) {
             (EQ_ARM | EQ_UPDATE, Some((value, None))) => self.eq_doorbell(uar, value, offset == EQ_ARM),
             (CQ_ARM, Some((image, Some(cqn)))) => self.cq_doorbell(uar, image, cqn),
-            (SEND..UAR_BYTES, Some((_, Some(qpn)))) if self.starts_register(offset) => {
-                self.send_doorbell(uar, qpn >> 8);
+            (SEND..UAR_BYTES, Some((_, Some(_)))) if self.starts_register(offset) => {
+                self.begin_slot(uar, offset, data);
             }
-            // The rest of a BlueFlame burst that comes in pieces.
-            (SEND..UAR_BYTES, Some(_)) if !self.in_first_8_bytes(offset) => {}
+            // The rest of a WQE that comes in pieces.
+            (SEND..UAR_BYTES, Some(_)) if !self.in_first_8_bytes(offset) => {
+                let at = (offset - SEND) % self.half_register_bytes();
+                self.go_on_in_slot(uar, offset - at, at, data);
+            }
             // A 32-bit host writes the two dwords of a doorbell one by one.
             (CQ_ARM, Some((first, None))) => self.remember_half(uar, offset, first),
             (SEND..UAR_BYTES, Some((first, None))) if self.starts_register(offset) => {
@@ -62,7 +65,7 @@ impl DataPlane {
     }
 
     /// Doorbell registers alternate between two halves.
-    fn half_register_bytes(&self) -> u32 {
+    pub(super) fn half_register_bytes(&self) -> u32 {
         1 << self.limits.log_bf_reg_size.clamp(5, 10) >> 1
     }
 
@@ -81,7 +84,7 @@ impl DataPlane {
     }
 
     /// A send doorbell: only the QPN counts, the producer index is read from the record.
-    fn send_doorbell(&mut self, uar: u32, qpn: u32) {
+    pub(super) fn send_doorbell(&mut self, uar: u32, qpn: u32) {
         self.counters.send_doorbells += 1;
         self.record_sends(qpn);
         if let Some(sq) = self.objects.sqs.get(qpn) {

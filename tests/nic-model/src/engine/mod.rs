@@ -12,6 +12,7 @@
 //! touches host memory only through [`HostMemory`], and believes nothing that it reads there.
 
 pub mod address;
+mod blueflame;
 pub mod completion;
 pub mod congestion;
 pub mod counters;

@@ -94,7 +94,7 @@ fn read_record(host: &HostMemory, dbr: u64) -> Option<[u8; 8]> {
 }
 
 /// The WQE that starts at block `at` of a ring.
-fn read_wqe(host: &HostMemory, buffer: &PageList, ring: &SendRing, at: u16) -> Option<Vec<u8>> {
+pub(super) fn read_wqe(host: &HostMemory, buffer: &PageList, ring: &SendRing, at: u16) -> Option<Vec<u8>> {
     let mut wqe = vec![0; WQEBB_BYTES as usize];
     let block = |number: u16, out: &mut [u8]| {
         let slot = u32::from(at.wrapping_add(number)) & (ring.wqebbs - 1);

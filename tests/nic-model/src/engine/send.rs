@@ -77,6 +77,7 @@ impl SendSource<'_> {
         } else {
             self.check_and_parse(id, &first, bytes)
         };
+        self.ring.slot = None;
         match parsed {
             Ok(work) => {
                 self.ring.ci = self.ring.ci.wrapping_add(wqebbs);
@@ -168,8 +169,16 @@ impl SendSource<'_> {
         parse(id, wqe).map_err(bad)
     }
 
-    /// Reads `out.len()` bytes from WQEBB `skip` after the next one on, from the ring's start where it ends.
+    /// Reads `out.len()` bytes from WQEBB `skip` after the next one on, from the ring's start where it ends; or from the
+    /// BlueFlame slot that the WQE came in.
     fn read_wqebbs(&self, skip: u16, out: &mut [u8]) -> Result<(), (Violation, &'static str)> {
+        let from = usize::from(skip) * WQEBB_BYTES as usize;
+        if let Some(slot) = self.ring.slot.as_ref().filter(|slot| slot.index == self.ring.ci)
+            && let Some(bytes) = slot.bytes.get(from..from + out.len())
+        {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
         let mut slot = u32::from(self.ring.ci.wrapping_add(skip)) & (self.ring.wqebbs - 1);
         for part in out.chunks_mut(WQEBB_BYTES as usize) {
             let at = self.ring.base + u64::from(slot * WQEBB_BYTES);

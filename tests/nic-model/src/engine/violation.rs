@@ -32,10 +32,13 @@ pub enum Violation {
     EqOverrun,
     /// Bus mastering is off, and yet there is work.
     BusMasterOff,
+    /// A WQE that was written to a BlueFlame slot in the wrong order, to the wrong slot, or that is another than the
+    /// ring's.
+    BlueFlame,
 }
 
 /// Number of kinds of [`Violation`].
-const KINDS: usize = Violation::BusMasterOff as usize + 1;
+const KINDS: usize = Violation::BlueFlame as usize + 1;
 
 /// How many violations of a kind are logged as warnings; the rest only counts, so that a host can't fill logs.
 const LOGGED: u64 = 8;

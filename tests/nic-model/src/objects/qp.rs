@@ -56,6 +56,15 @@ pub enum ReceiveFrom {
     Nowhere,
 }
 
+/// A WQE that was written to a BlueFlame slot.
+#[derive(Clone, Debug)]
+pub struct SlotWqe {
+    /// Index of its first WQEBB.
+    pub index: u16,
+    /// Whole WQEBBs.
+    pub bytes: Vec<u8>,
+}
+
 /// The send ring.
 #[derive(Clone, Debug, Default)]
 pub struct SendRing {
@@ -71,6 +80,8 @@ pub struct SendRing {
     pub stuck: bool,
     /// Where the next WQE starts is not known any more.
     pub lost: bool,
+    /// The WQE that is next, as it came by BlueFlame.
+    pub slot: Option<SlotWqe>,
 }
 
 /// A receive ring.
@@ -237,6 +248,7 @@ impl Qp {
         self.sq.recorded = 0;
         self.sq.stuck = false;
         self.sq.lost = false;
+        self.sq.slot = None;
         self.rq.ci = 0;
         self.rq.pi = 0;
         self.transport = None;

@@ -1,5 +1,6 @@
 //! The data plane with hand-made objects: WQEs and doorbells as bytes, frames passed by hand, time by hand.
 
+mod blueflame;
 mod congestion;
 mod datagram;
 mod flush;
