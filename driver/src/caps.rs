@@ -3,6 +3,11 @@
 use ferroce_firmware_iface::layout::ValueTooWide;
 use ferroce_firmware_iface::layouts::{AtomicCaps, CmdHcaCap, PerProtocolNetworkingOffloadCaps, RoceCap};
 
+use crate::port::PortNumber;
+
+/// Ports beyond this one can't be told apart in events: `port_state_change_event.port_num` has 4 bits.
+const MAX_PORTS: u8 = 15;
+
 /// What the device can.
 ///
 /// The layouts' accessors have the PRM's names and meanings.
@@ -44,6 +49,18 @@ impl Caps {
     #[must_use]
     pub fn ethernet(&self) -> Option<&PerProtocolNetworkingOffloadCaps> {
         self.ethernet.as_deref()
+    }
+
+    /// Ports of the NIC, ascending: one at least.
+    pub fn ports(&self) -> impl Iterator<Item = PortNumber> + use<> {
+        let most = self.general.num_ports().clamp(1, MAX_PORTS);
+        (1..=most).filter_map(PortNumber::new)
+    }
+
+    /// Whether the NIC has that port.
+    #[must_use]
+    pub fn has_port(&self, port: PortNumber) -> bool {
+        self.ports().any(|have| have == port)
     }
 
     /// Event queues that there may be. Source: Linux mlx5.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::cmdq::CommandTracer;
 use crate::gid::RoceVersion;
-use crate::port::MacAddress;
+use crate::port::{MacAddress, PortNumber};
 
 /// How long firmware may be initializing. Source: Linux mlx5.
 const FIRMWARE_READY_TIMEOUT: Duration = Duration::from_secs(120);
@@ -25,7 +25,7 @@ const MAX_VECTORS: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct OpenConfig {
-    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) addresses: Vec<(PortNumber, IpAddr)>,
     pub(crate) roce_versions: Vec<RoceVersion>,
     pub(crate) link_local_gid: bool,
     pub(crate) vlan: Option<u16>,
@@ -82,10 +82,16 @@ impl OpenConfig {
         Self::default()
     }
 
-    /// Adds an IP address of the port: it gets GIDs in each version of RoCE that is in use.
+    /// Adds an IP address of the (first) port: it gets GIDs in each version of RoCE that is in use.
     #[must_use]
-    pub fn address(mut self, address: IpAddr) -> Self {
-        self.addresses.push(address);
+    pub fn address(self, address: IpAddr) -> Self {
+        self.address_on(PortNumber::FIRST, address)
+    }
+
+    /// Adds an IP address of a port. Opening fails where the NIC has no such port.
+    #[must_use]
+    pub fn address_on(mut self, port: PortNumber, address: IpAddr) -> Self {
+        self.addresses.push((port, address));
         self
     }
 

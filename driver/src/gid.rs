@@ -16,7 +16,7 @@ use ferroce_firmware_iface::layouts::{RoceAddrLayout, RoceCap};
 use crate::cmdq::lock;
 use crate::error::StepError;
 use crate::hca::Hca;
-use crate::port::MacAddress;
+use crate::port::{MacAddress, PortNumber};
 
 /// `roce_cap.l3_type` bit: IPv4.
 const CAP_L3_IPV4: u8 = 1 << 1;
@@ -170,21 +170,33 @@ impl GidEntry {
     }
 }
 
-/// The device's GID table, as the driver has programmed it.
+/// The GID table of a port, as the driver has programmed it.
 #[derive(Debug)]
 pub struct GidTable {
     cap: Box<RoceCap>,
+    port: PortNumber,
+    /// What commands call the port: 0 where the device has one table.
+    vhca_port: u8,
     entries: Mutex<Vec<Option<GidEntry>>>,
 }
 
 impl GidTable {
-    /// An empty table of the size that the device has.
-    pub(crate) fn new(cap: Box<RoceCap>) -> Self {
-        let size = usize::from(cap.roce_address_table_size());
+    /// An empty table of the size that the device has; of none where the device has tables for `tables` ports only.
+    pub(crate) fn new(cap: Box<RoceCap>, port: PortNumber, tables: u8) -> Self {
+        let there = port.get() <= tables.max(PortNumber::FIRST.get());
+        let size = usize::from(if there { cap.roce_address_table_size() } else { 0 });
         Self {
             cap,
+            port,
+            vhca_port: if tables == 0 { 0 } else { port.get() },
             entries: Mutex::new(vec![None; size]),
         }
+    }
+
+    /// Whose table it is.
+    #[must_use]
+    pub fn port(&self) -> PortNumber {
+        self.port
     }
 
     /// Entries that there may be.
@@ -224,8 +236,9 @@ impl GidTable {
         entry.supported(&self.cap)
     }
 
-    /// Programs an entry into the first free place. An entry that is there already is found and not added again.
-    pub(crate) fn add(&self, hca: &Hca, entry: GidEntry) -> Result<u16, StepError> {
+    /// Programs an entry into the first free place: which, and that it is new. An entry that is there already is found and not
+    /// added again.
+    pub(crate) fn add(&self, hca: &Hca, entry: GidEntry) -> Result<(u16, bool), StepError> {
         if entry.gid.is_unspecified() {
             return Err(StepError::Unsupported("the unspecified address as a GID".into()));
         }
@@ -239,7 +252,7 @@ impl GidTable {
         // Held over the command, so that two threads can't take the same place.
         let mut entries = lock(&self.entries);
         if let Some(index) = entries.iter().position(|have| *have == Some(entry)) {
-            return Ok(index as u16);
+            return Ok((index as u16, false));
         }
         let Some(index) = entries.iter().position(Option::is_none) else {
             return Err(StepError::GidTableFull {
@@ -250,27 +263,29 @@ impl GidTable {
         let place = index as u16;
         hca.exec(&SetRoceAddress {
             index: place,
+            port: self.vhca_port,
             address: &layout,
         })?;
         entries[index] = Some(entry);
-        Ok(place)
+        Ok((place, true))
     }
 
-    /// Clears an entry. One that is free already is left alone.
-    pub(crate) fn remove(&self, hca: &Hca, index: u16) -> Result<(), StepError> {
+    /// Clears an entry, and says that there was one. One that is free already is left alone.
+    pub(crate) fn remove(&self, hca: &Hca, index: u16) -> Result<bool, StepError> {
         let mut entries = lock(&self.entries);
         let Some(entry) = entries
             .get_mut(usize::from(index))
             .filter(|entry| entry.is_some())
         else {
-            return Ok(());
+            return Ok(false);
         };
         hca.exec(&SetRoceAddress {
             index,
+            port: self.vhca_port,
             address: &RoceAddrLayout::default(),
         })?;
         *entry = None;
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The port and its virtual port: addresses, state, MTU, speed.
 
 use std::fmt;
+use std::num::NonZeroU8;
 use std::str::FromStr;
 
 use ferroce_firmware_iface::cmds::{
@@ -14,8 +15,6 @@ use ferroce_firmware_iface::layouts::{
 use crate::error::{CommandError, StepError};
 use crate::hca::Hca;
 
-/// `local_port`: ports count from 1, and a function has one.
-const LOCAL_PORT: u8 = 1;
 /// `proto_mask` for Ethernet.
 const PROTO_ETHERNET: u8 = 1 << 2;
 /// Bytes by which the hardware's MTU exceeds the one of IP: Ethernet header, VLAN tag, frame check sequence. Source:
@@ -26,6 +25,50 @@ const HARDWARE_MTU_EXTRA: u16 = 14 + 4 + 4;
 const ROCE_HEADERS: u16 = 40 + 8 + 12 + 4 + 28 + 4;
 /// The index of our own MAC in the L2 table.
 const L2_INDEX: u32 = 0;
+
+/// The number of a port of a NIC: they count from 1. Whether a NIC has that port, [`Context::port`] tells.
+///
+/// [`Context::port`]: crate::context::Context::port
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortNumber(NonZeroU8);
+
+impl PortNumber {
+    /// The first port, which every NIC has and most have alone.
+    pub const FIRST: PortNumber = PortNumber(NonZeroU8::MIN);
+
+    /// The port of that number; `None` for 0, which is none's.
+    #[must_use]
+    pub const fn new(number: u8) -> Option<PortNumber> {
+        match NonZeroU8::new(number) {
+            Some(number) => Some(PortNumber(number)),
+            None => None,
+        }
+    }
+
+    /// The number, from 1.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0.get()
+    }
+}
+
+impl Default for PortNumber {
+    fn default() -> Self {
+        PortNumber::FIRST
+    }
+}
+
+impl fmt::Display for PortNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for PortNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// An Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -195,15 +238,15 @@ pub(crate) fn set_vport_mac(hca: &Hca, mac: MacAddress) -> Result<(), CommandErr
 }
 
 /// The port's PMTU register, with nothing but the port said.
-fn pmtu_index() -> PmtuReg {
+fn pmtu_index(port: PortNumber) -> PmtuReg {
     let mut register = PmtuReg::default();
-    register.set_local_port(LOCAL_PORT);
+    register.set_local_port(port.get());
     register
 }
 
 /// Sets the largest IP packet, at most what the port can; returns what it became.
-pub(crate) fn set_mtu(hca: &Hca, wanted: Option<u16>) -> Result<u16, StepError> {
-    let pmtu = hca.exec(&ReadRegister::new(pmtu_index()))?;
+pub(crate) fn set_mtu(hca: &Hca, port: PortNumber, wanted: Option<u16>) -> Result<u16, StepError> {
+    let pmtu = hca.exec(&ReadRegister::new(pmtu_index(port)))?;
     let max = pmtu.max_mtu().saturating_sub(HARDWARE_MTU_EXTRA);
     if let Some(mtu) = wanted.filter(|mtu| *mtu > max) {
         return Err(StepError::Value {
@@ -215,7 +258,7 @@ pub(crate) fn set_mtu(hca: &Hca, wanted: Option<u16>) -> Result<u16, StepError> 
     // A RoCE packet of the largest path MTU needs no more than this.
     let mtu = wanted.unwrap_or(max.min(4096 + ROCE_HEADERS));
     let hardware = mtu.saturating_add(HARDWARE_MTU_EXTRA);
-    let mut register = pmtu_index();
+    let mut register = pmtu_index(port);
     register.set_admin_mtu(hardware);
     hca.exec(&WriteRegister { register })?;
     modify_vport(hca, |fields, context| {
@@ -225,10 +268,10 @@ pub(crate) fn set_mtu(hca: &Hca, wanted: Option<u16>) -> Result<u16, StepError> 
     Ok(mtu)
 }
 
-/// Turns the port on or off.
-pub(crate) fn set_admin_state(hca: &Hca, up: bool) -> Result<(), StepError> {
+/// Turns a port on or off.
+pub(crate) fn set_admin_state(hca: &Hca, port: PortNumber, up: bool) -> Result<(), StepError> {
     let mut register = PaosReg::default();
-    register.set_local_port(LOCAL_PORT);
+    register.set_local_port(port.get());
     // 1 up, 2 down; `ase` says that admin_status is meant. Source: PRM PAOS register.
     register.set_admin_status(if up { 1 } else { 2 })?;
     register.set_ase(true);
@@ -261,19 +304,40 @@ pub(crate) fn ask_for_own_frames(hca: &Hca, macs: &[[u8; 6]]) -> Result<(), Comm
 /// Largest path MTU for RoCE that the virtual port's MTU lets through; 0 if none does.
 pub(crate) fn active_path_mtu(hca: &Hca) -> Result<u16, CommandError> {
     let hardware = match hca.exec(&QueryNicVportContext)?.mtu() {
-        0 => hca.exec(&ReadRegister::new(pmtu_index()))?.oper_mtu(),
+        0 => hca
+            .exec(&ReadRegister::new(pmtu_index(PortNumber::FIRST)))?
+            .oper_mtu(),
         mtu => mtu,
     };
     Ok(path_mtu(hardware.saturating_sub(HARDWARE_MTU_EXTRA)))
 }
 
-/// Everything about the port that the device says.
-pub(crate) fn query(hca: &Hca) -> Result<PortAttributes, StepError> {
+/// Whether a port carries traffic. The vport's state is that of the first port; of the others their register tells.
+fn state(hca: &Hca, port: PortNumber) -> Result<PortState, StepError> {
+    if port == PortNumber::FIRST {
+        return Ok(match hca.exec(&QueryVportState)?.state {
+            0 => PortState::Down,
+            1 => PortState::Active,
+            other => PortState::Unknown(other),
+        });
+    }
+    let mut index = PaosReg::default();
+    index.set_local_port(port.get());
+    Ok(match hca.exec(&ReadRegister::new(index))?.oper_status() {
+        // Source: PRM PAOS register.
+        1 => PortState::Active,
+        2 => PortState::Down,
+        other => PortState::Unknown(other),
+    })
+}
+
+/// Everything about a port that the device says.
+pub(crate) fn query(hca: &Hca, port: PortNumber) -> Result<PortAttributes, StepError> {
     let vport = hca.exec(&QueryNicVportContext)?;
-    let state = hca.exec(&QueryVportState)?.state;
-    let pmtu = hca.exec(&ReadRegister::new(pmtu_index()))?;
+    let state = state(hca, port)?;
+    let pmtu = hca.exec(&ReadRegister::new(pmtu_index(port)))?;
     let mut index = PtysReg::default();
-    index.set_local_port(LOCAL_PORT);
+    index.set_local_port(port.get());
     index.set_proto_mask(PROTO_ETHERNET)?;
     let ptys = hca.exec(&ReadRegister::new(index))?;
     let hardware = if vport.mtu() != 0 {
@@ -283,11 +347,7 @@ pub(crate) fn query(hca: &Hca) -> Result<PortAttributes, StepError> {
     };
     let mtu = hardware.saturating_sub(HARDWARE_MTU_EXTRA);
     Ok(PortAttributes {
-        state: match state {
-            0 => PortState::Down,
-            1 => PortState::Active,
-            other => PortState::Unknown(other),
-        },
+        state,
         mac: vport_mac(&vport),
         node_guid: vport.node_guid(),
         port_guid: vport.port_guid(),

@@ -26,9 +26,11 @@ use crate::error::{OpenError, Step, StepError};
 use crate::function::{FunctionError, PciFunction};
 use crate::gid::GidTable;
 use crate::hca::Hca;
+use crate::port::PortNumber;
 use crate::uar::Uar;
 
 pub(crate) use eqs::create_completion_eq;
+pub(crate) use network::no_port;
 pub(crate) use teardown::tear_down;
 
 /// A step's outcome, or the step that failed and why.
@@ -47,11 +49,13 @@ pub(crate) struct Progress {
     pub(crate) initialised: bool,
     pub(crate) uar: Option<Arc<Uar>>,
     pub(crate) interrupts: bool,
-    pub(crate) port_up: bool,
+    /// Ports that were turned on.
+    pub(crate) ports_up: Vec<PortNumber>,
     pub(crate) l2_entry: bool,
     pub(crate) listed: bool,
     pub(crate) roce: bool,
-    pub(crate) gids: Option<Arc<GidTable>>,
+    /// The table of each port, once RoCE is on.
+    pub(crate) gids: Vec<Arc<GidTable>>,
 }
 
 /// A NIC that was brought up.

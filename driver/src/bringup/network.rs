@@ -11,11 +11,14 @@ use crate::context::OpenConfig;
 use crate::error::{Step, StepError};
 use crate::gid::{Gid, GidEntry, GidTable, RoceVersion};
 use crate::hca::Hca;
-use crate::port::{self, MacAddress};
+use crate::port::{self, MacAddress, PortNumber};
 
 pub(super) fn start(hca: &Hca, caps: &Caps, config: &OpenConfig, progress: &mut Progress) -> Stepped<()> {
     let mac = at(Step::Vport, mac(hca, config))?;
-    at(Step::Port, port_up(hca, config, progress))?;
+    at(Step::Port, check_ports(caps, config))?;
+    for number in caps.ports() {
+        at(Step::Port, port_up(hca, number, config, progress))?;
+    }
     if caps.general().eswitch_manager() {
         at(Step::L2Table, port::set_l2_entry(hca, mac))?;
         progress.l2_entry = true;
@@ -33,9 +36,31 @@ pub(super) fn start(hca: &Hca, caps: &Caps, config: &OpenConfig, progress: &mut 
     };
     at(Step::Roce, port::enable_roce(hca, true))?;
     progress.roce = true;
-    let table = Arc::new(GidTable::new(cap));
-    progress.gids = Some(table.clone());
-    at(Step::Gids, add_gids(hca, &table, mac, config))
+    let tables = caps.general().num_vhca_ports();
+    for number in caps.ports() {
+        let table = Arc::new(GidTable::new(cap.clone(), number, tables));
+        progress.gids.push(table.clone());
+        at(Step::Gids, add_gids(hca, &table, mac, config))?;
+    }
+    Ok(())
+}
+
+/// Refuses addresses of ports that the NIC does not have.
+fn check_ports(caps: &Caps, config: &OpenConfig) -> Result<(), StepError> {
+    let mut ports = config.addresses.iter().map(|(port, _)| *port);
+    match ports.find(|port| !caps.has_port(*port)) {
+        Some(port) => Err(no_port(caps, port)),
+        None => Ok(()),
+    }
+}
+
+/// That the NIC does not have that port.
+pub(crate) fn no_port(caps: &Caps, port: PortNumber) -> StepError {
+    StepError::Value {
+        what: "port",
+        value: port.get().into(),
+        limit: format!("at most {}, as the NIC has so many", caps.ports().count()),
+    }
 }
 
 /// The port's MAC: what the configuration says, or what firmware has.
@@ -57,30 +82,40 @@ fn mac(hca: &Hca, config: &OpenConfig) -> Result<MacAddress, StepError> {
     Ok(mac)
 }
 
-fn port_up(hca: &Hca, config: &OpenConfig, progress: &mut Progress) -> Result<(), StepError> {
-    match port::set_mtu(hca, config.mtu) {
-        Ok(mtu) => log::debug!("MTU {mtu}"),
+fn port_up(
+    hca: &Hca,
+    number: PortNumber,
+    config: &OpenConfig,
+    progress: &mut Progress,
+) -> Result<(), StepError> {
+    match port::set_mtu(hca, number, config.mtu) {
+        Ok(mtu) => log::debug!("port {number}: MTU {mtu}"),
         // A virtual function may not be let; it lives with what the physical one set.
         Err(StepError::Command(error)) if error.refused() && config.mtu.is_none() => {
-            log::warn!("the port's MTU stays as it is: {error}");
+            log::warn!("the MTU of port {number} stays as it is: {error}");
         }
         Err(error) => return Err(error),
     }
-    match port::set_admin_state(hca, true) {
-        Ok(()) => progress.port_up = true,
+    match port::set_admin_state(hca, number, true) {
+        Ok(()) => progress.ports_up.push(number),
         Err(StepError::Command(error)) if error.refused() => {
-            log::warn!("the port's administrative state stays as it is: {error}");
+            log::warn!("the administrative state of port {number} stays as it is: {error}");
         }
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// Programs the table: the link-local GID of the MAC, then each configured address, each in all versions of RoCE that the
+/// Programs a port's table: the link-local GID of the MAC, then each address that is configured for the port, each in all versions of RoCE that the
 /// device and the configuration have.
 fn add_gids(hca: &Hca, table: &GidTable, mac: MacAddress, config: &OpenConfig) -> Result<(), StepError> {
     let link_local = config.link_local_gid.then(|| Gid::link_local(mac));
-    let addresses = config.addresses.iter().copied().map(Gid::from_ip);
+    if table.size() == 0 && table.port() != PortNumber::FIRST {
+        log::warn!("port {} has no GID table of its own", table.port());
+        return Ok(());
+    }
+    let addresses = config.addresses.iter().filter(|(port, _)| *port == table.port());
+    let addresses = addresses.map(|(_, address)| Gid::from_ip(*address));
     for gid in link_local.into_iter().chain(addresses) {
         let mut added = 0;
         for version in config.roce_versions.iter().copied() {
@@ -91,8 +126,8 @@ fn add_gids(hca: &Hca, table: &GidTable, mac: MacAddress, config: &OpenConfig) -
                 vlan: config.vlan,
             };
             if table.supports(&entry) {
-                let index = table.add(hca, entry)?;
-                log::debug!("GID {index}: {gid}, {version}");
+                let (index, _) = table.add(hca, entry)?;
+                log::debug!("port {}, GID {index}: {gid}, {version}", table.port());
                 added += 1;
             }
         }
@@ -113,7 +148,7 @@ fn unsupported(gid: Gid, versions: &[RoceVersion]) -> StepError {
 
 /// Takes the NIC off the network.
 pub(super) fn stop(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
-    if let Some(table) = progress.gids.take() {
+    for table in std::mem::take(&mut progress.gids) {
         for (index, _) in table.entries() {
             at(Step::Gids, table.remove(hca, index))?;
         }
@@ -129,8 +164,8 @@ pub(super) fn stop(hca: &Hca, progress: &mut Progress) -> Stepped<()> {
     {
         log::warn!("the e-switch is not told that no frames are wanted any more: {error}");
     }
-    if std::mem::take(&mut progress.port_up) {
-        at(Step::Port, port::set_admin_state(hca, false))?;
+    for number in std::mem::take(&mut progress.ports_up) {
+        at(Step::Port, port::set_admin_state(hca, number, false))?;
     }
     Ok(())
 }

@@ -6,9 +6,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Context;
 use crate::error::CommandError;
-
-/// `local_port`: ports count from 1, and a function has one.
-const LOCAL_PORT: u8 = 1;
+use crate::port::PortNumber;
 
 /// Counters of the port since it was powered up, of all who use it (IEEE 802.3, register PPCNT group 0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,14 +41,18 @@ impl Context {
         self.exec(&QueryCongStatistics::default())
     }
 
-    /// Frames of all kinds that the port has received and sent.
+    /// Frames of all kinds that the first port has received and sent; of others [`Port::counters`](super::Port::counters).
     ///
     /// # Errors
     ///
     /// The command failed.
     pub fn port_counters(&self) -> Result<PortCounters, CommandError> {
+        self.counters_of(PortNumber::FIRST)
+    }
+
+    pub(super) fn counters_of(&self, port: PortNumber) -> Result<PortCounters, CommandError> {
         let mut request = PpcntReg::default();
-        request.set_local_port(LOCAL_PORT);
+        request.set_local_port(port.get());
         let register = self.exec(&ReadRegister::new(request))?;
         let bytes = &register.as_bytes()[PpcntReg::COUNTER_SET_OFFSET..];
         // The group's layout is as long as what the register has for it.

@@ -141,10 +141,22 @@ impl Context {
     #[must_use]
     pub fn wait_event(&self, deadline: Instant) -> Option<AsyncEvent> {
         let events = self.hca.events();
-        if let Some(vector) = self.hca.vectors().first() {
-            vector.wait(&self.hca, Some(deadline), &mut || !events.is_empty());
-        }
+        // A device that has failed may have left events.
+        let _ = self.wait_async(deadline, &mut || !events.is_empty());
         events.next()
+    }
+
+    /// Waits until `ready` holds, which an asynchronous event brings about, or the deadline has come.
+    pub(super) fn wait_async(
+        &self,
+        deadline: Instant,
+        ready: &mut dyn FnMut() -> bool,
+    ) -> Result<bool, DeviceFailure> {
+        let Some(vector) = self.hca.vectors().first() else {
+            return Ok(false);
+        };
+        let waited = vector.wait(&self.hca, Some(deadline), ready);
+        self.waited(waited)
     }
 
     /// What is readable while asynchronous events wait, for the program's own event loop. Not to be read from.

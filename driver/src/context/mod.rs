@@ -9,6 +9,7 @@
 mod counters;
 mod events;
 mod facts;
+mod ports;
 mod service;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use ferroce_hw_regs::ids::Eqn;
 
 pub use counters::PortCounters;
 pub use facts::{Adapter, CloseReport, ContextCounters, FirmwareVersion};
+pub use ports::{Port, PortEvents};
 use service::Service;
 
 use crate::bringup::{self, Device, Progress, tear_down};
@@ -35,7 +37,7 @@ use crate::gid::{GidEntry, GidTable};
 use crate::hca::Hca;
 use crate::health::HealthReport;
 use crate::mem::DmaSpace;
-use crate::port::{self, PortAttributes};
+use crate::port::{self, PortAttributes, PortNumber};
 use crate::reaper::Destroy;
 use crate::uar::Uar;
 
@@ -49,7 +51,8 @@ pub struct Context {
     adapter: Adapter,
     product: &'static str,
     uar: Arc<Uar>,
-    gids: Arc<GidTable>,
+    /// Each port's table, from port 1 on; one at least.
+    gids: Vec<Arc<GidTable>>,
     /// Largest path MTU, once it was asked for.
     path_mtu: OnceLock<u16>,
     /// Event queue of each completion vector, made when it is first asked for.
@@ -119,7 +122,8 @@ impl Context {
         } else {
             None
         };
-        let (Some(uar), Some(gids)) = (progress.uar.clone(), progress.gids.clone()) else {
+        let gids = progress.gids.clone();
+        let Some(uar) = progress.uar.clone().filter(|_| !gids.is_empty()) else {
             // PANIC: none; bring-up that succeeded has set both.
             return Err((Step::Uar, StepError::Unsupported("an unfinished bring-up".into())));
         };
@@ -284,37 +288,38 @@ impl Context {
         uar.dealloc(&self.hca)
     }
 
-    /// The GID table.
+    /// The GID table of the first port.
     #[must_use]
     pub fn gids(&self) -> &GidTable {
-        &self.gids
+        // PANIC: none; there is one table at least.
+        &self.gids[0]
     }
 
-    /// Programs another GID; its index.
+    /// Programs another GID for the first port; its index.
     ///
     /// # Errors
     ///
     /// The device can't have it, the table is full, or the command failed.
     pub fn add_gid(&self, entry: GidEntry) -> Result<u16, StepError> {
-        self.gids.add(&self.hca, entry)
+        self.add_gid_to(self.gids(), entry)
     }
 
-    /// Clears an entry of the GID table. QPs that use it stop working.
+    /// Clears an entry of the first port's GID table. QPs that use it stop working.
     ///
     /// # Errors
     ///
     /// The command failed.
     pub fn remove_gid(&self, index: u16) -> Result<(), StepError> {
-        self.gids.remove(&self.hca, index)
+        self.remove_gid_from(self.gids(), index)
     }
 
-    /// The port's addresses, state, MTU and speed, as they are now.
+    /// The first port's addresses, state, MTU and speed, as they are now; of others [`Port::attributes`].
     ///
     /// # Errors
     ///
     /// A command failed.
     pub fn port_attributes(&self) -> Result<PortAttributes, StepError> {
-        port::query(&self.hca)
+        port::query(&self.hca, PortNumber::FIRST)
     }
 
     /// Largest path MTU in bytes that the port's MTU lets through; that of opening, since the driver doesn't change it

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::port::PortNumber;
+
 /// Segments of an address vector.
 pub(super) const SEGMENTS: usize = 3;
 
@@ -18,15 +20,23 @@ pub struct Ah {
     pub(super) vector: [[u8; 16]; SEGMENTS],
     /// Tells protection domains apart, for as long as this lives.
     pub(super) domain: usize,
+    /// The port whose GID table has the source.
+    pub(super) port: PortNumber,
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl Ah {
-    /// A handle with that address vector, whose protection domain has the number `domain` for as long as `keep` lives.
-    pub(crate) fn from_parts(vector: [u8; 48], domain: usize, keep: Arc<dyn Any + Send + Sync>) -> Ah {
+    /// A handle with that address vector, whose protection domain has the number `domain` for as long as `keep` lives, for
+    /// queue pairs on that port.
+    pub(crate) fn from_parts(
+        vector: [u8; 48],
+        (domain, port): (usize, PortNumber),
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Ah {
         Ah {
             vector: zerocopy::transmute!(vector),
             domain,
+            port,
             _keep: keep,
         }
     }
@@ -34,7 +44,7 @@ impl Ah {
 
 impl PartialEq for Ah {
     fn eq(&self, other: &Ah) -> bool {
-        (self.vector, self.domain) == (other.vector, other.domain)
+        (self.vector, self.domain, self.port) == (other.vector, other.domain, other.port)
     }
 }
 

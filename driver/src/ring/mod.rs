@@ -42,6 +42,8 @@ pub use wr::{Lkey, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 
 use std::fmt;
 
+use crate::port::PortNumber;
+
 pub use ferroce_firmware_iface::cmds::QpState;
 
 /// The transport service of a queue pair (IBTA vol. 1, 9.3 and table 35).
@@ -164,6 +166,16 @@ pub enum PostError {
     /// The buffer or address handle is of another protection domain than the queue.
     #[error("the buffer or address handle belongs to another protection domain than the queue")]
     OtherPd,
+    /// The address handle is for another port than the queue's.
+    #[error(
+        "the address handle is for port {handle}, the queue pair is on port {queue}; make one with Ah::on_port"
+    )]
+    OtherPort {
+        /// The handle's port.
+        handle: PortNumber,
+        /// The queue pair's.
+        queue: PortNumber,
+    },
     /// A part of a buffer that is not in it.
     #[error("bytes {start}..{end} are not all within a buffer of {len}")]
     OutOfBuffer {

@@ -23,6 +23,7 @@ use super::{Ah, PostError, QpState, QpType, can_post_send};
 use crate::barrier;
 use crate::mem::{DmaRing, RingRun};
 use crate::mmio::Doorbell;
+use crate::port::PortNumber;
 
 /// Bytes of a WQE basic block.
 pub(crate) const WQEBB_BYTES: u32 = BLOCK as u32;
@@ -154,6 +155,11 @@ impl<T> SqProducer<T> {
         self.state = state;
         // The next post asks both the state and the consumer.
         self.stop = self.number;
+    }
+
+    /// The queue pair is on that port: address handles of others are refused.
+    pub(crate) fn set_port(&mut self, port: PortNumber) {
+        self.limits.port = port;
     }
 
     /// Starts from an empty queue with new slots, as the device does on the way to RESET.
@@ -371,6 +377,9 @@ impl Wqe<'_> {
     fn address(&mut self, to: &Ah, qpn: u32, qkey: u32) -> Result<(), Refused> {
         if to.domain != self.limits.domain {
             return Err(Refused::OtherPd);
+        }
+        if to.port != self.limits.port {
+            return Err(Refused::OtherPort(to.port));
         }
         let [first, second, third] = &to.vector;
         self.put::<16>(&seg::destination(first, qkey, qpn));

@@ -4,6 +4,7 @@
 //! too long; which of them it was is found out afterwards.
 
 use super::{PostError, QpType};
+use crate::port::PortNumber;
 
 /// Most of what one operation can take, each with one added; 0 where the queue doesn't have the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -72,6 +73,8 @@ pub(super) enum Refused {
     AtomicLength(u32),
     /// An address handle of another protection domain.
     OtherPd,
+    /// An address handle of another port.
+    OtherPort(PortNumber),
 }
 
 /// What a send queue was made for.
@@ -94,6 +97,8 @@ pub(crate) struct SqLimits {
     pub(super) send_to: Ends,
     /// The protection domain, as [`Ah`](super::Ah) tells them apart.
     pub(super) domain: usize,
+    /// The queue pair's port.
+    pub(super) port: PortNumber,
     qp_type: QpType,
 }
 
@@ -129,6 +134,7 @@ impl SqLimits {
             read: ends(Operation::Read),
             send_to: ends(Operation::SendTo),
             domain: 0,
+            port: PortNumber::FIRST,
             qp_type,
         }
     }
@@ -167,6 +173,10 @@ impl SqLimits {
             Refused::Atomic => PostError::NoAtomics,
             Refused::AtomicLength(asked) => PostError::AtomicLength { asked },
             Refused::OtherPd => PostError::OtherPd,
+            Refused::OtherPort(handle) => PostError::OtherPort {
+                handle,
+                queue: self.port,
+            },
         }
     }
 

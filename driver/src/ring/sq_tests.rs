@@ -363,7 +363,7 @@ const DOMAIN: usize = 77;
 
 fn address(domain: usize) -> Ah {
     let vector = std::array::from_fn(|i| i as u8 | 0x40);
-    Ah::from_parts(vector, domain, Arc::new(()))
+    Ah::from_parts(vector, (domain, PortNumber::FIRST), Arc::new(()))
 }
 
 fn send_to<'a>(data: Payload<'a>, to: &'a Ah, imm: Option<u32>) -> SendOp<'a> {

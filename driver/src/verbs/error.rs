@@ -7,6 +7,7 @@ use ferroce_firmware_iface::layout::ValueTooWide;
 use crate::error::{CommandError, StepError};
 use crate::function::FunctionError;
 use crate::mem::DmaError;
+use crate::port::PortNumber;
 use crate::ring::{PostError, QpState, QpType};
 
 /// A number that the device doesn't take.
@@ -258,6 +259,12 @@ pub enum ModifyError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
+    /// The NIC has no such port.
+    #[error("path: the NIC has no port {port}")]
+    NoSuchPort {
+        /// The port.
+        port: PortNumber,
+    },
     /// The source GID index is past the table.
     #[error("path: sgid_index {index} is beyond the GID table of {entries} entries")]
     NoSuchIndex {

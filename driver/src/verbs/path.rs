@@ -9,7 +9,7 @@ use ferroce_hw_regs::wqe::{AV_GRH, AV_SGID_INDEX_SHIFT, Av};
 use super::error::PathError;
 use crate::context::Context;
 use crate::gid::{Gid, GidEntry, RoceVersion};
-use crate::port::MacAddress;
+use crate::port::{MacAddress, PortNumber};
 
 /// The path MTU: bytes of payload in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,7 +63,7 @@ impl Mtu {
     }
 }
 
-/// The way to the peer.
+/// The way to the peer, from the port of who uses it.
 ///
 /// On Ethernet each packet has a global header, so that a path is always between GIDs. Source MAC, VLAN, IP version
 /// and RoCE version come from the GID table's entry at `sgid_index`.
@@ -115,21 +115,22 @@ impl Path {
     }
 
     /// Checks the path of a connection; the source GID's entry.
-    pub(super) fn check(&self, context: &Context) -> Result<GidEntry, PathError> {
+    pub(super) fn check(&self, context: &Context, port: PortNumber) -> Result<GidEntry, PathError> {
         if self.dgid.is_multicast() {
             let dgid = self.dgid.to_ip().to_string();
             return Err(PathError::Multicast { dgid });
         }
-        self.check_any(context)
+        self.check_any(context, port)
     }
 
     /// Checks the path, which may lead to a multicast group; the source GID's entry.
-    pub(super) fn check_any(&self, context: &Context) -> Result<GidEntry, PathError> {
-        let (index, entries) = (self.sgid_index, context.gids().size() as u16);
+    pub(super) fn check_any(&self, context: &Context, port: PortNumber) -> Result<GidEntry, PathError> {
+        let gids = context.gids_of(port).ok_or(PathError::NoSuchPort { port })?;
+        let (index, entries) = (self.sgid_index, gids.size() as u16);
         if index >= entries {
             return Err(PathError::NoSuchIndex { index, entries });
         }
-        let entry = context.gids().get(index).ok_or(PathError::EmptyEntry { index })?;
+        let entry = gids.get(index).ok_or(PathError::EmptyEntry { index })?;
         self.check_with(&entry, context.caps().roce())?;
         Ok(entry)
     }

@@ -30,6 +30,7 @@ use crate::error::CommandError;
 use crate::events::{AsyncEvent, Object};
 use crate::gid::Gid;
 use crate::mem::{DmaBuffer, DmaRing};
+use crate::port::PortNumber;
 use crate::reaper::Destroy;
 use crate::ring::{QpState, QpType, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
 
@@ -68,7 +69,7 @@ pub struct Qp {
     /// A send queue that rings by BlueFlame: apart, so that the usual one pays nothing for it.
     pub(super) blueflame: Option<Box<BlueFlameSq>>,
     pub(super) rq: Option<RqProducer<LocalInner>>,
-    pub(super) port: u8,
+    pub(super) port: PortNumber,
     pub(super) counters: Option<CounterSet>,
     granted: QpConfig,
     slots: Slots,
@@ -169,7 +170,7 @@ impl Qp {
             sq: None,
             blueflame: None,
             rq: None,
-            port: 1,
+            port: PortNumber::FIRST,
             counters: None,
             granted: shapes.granted,
             slots: Slots::new(&shapes),

@@ -6,6 +6,7 @@ use super::error::{LimitError, ModifyError};
 use super::mkey::Access;
 use super::path::{Mtu, Path};
 use crate::caps::Caps;
+use crate::port::PortNumber;
 use crate::ring::{QpState, QpType};
 
 /// Largest QPN or PSN.
@@ -16,8 +17,8 @@ pub const GSI_QKEY: u32 = 0x8001_0000;
 /// What the way from RESET to INIT needs, and from INIT to INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ToInit {
-    /// The port, from 1.
-    pub port: u8,
+    /// The port, which the NIC must have.
+    pub port: PortNumber,
     /// Index in the table of partition keys; RoCE has only index 0.
     pub pkey_index: u16,
     /// What the peer's requests may do. `LOCAL_WRITE` has no meaning here, nor has `REMOTE_ATOMIC` where the device does no
@@ -32,7 +33,7 @@ impl Default for ToInit {
     /// Port 1, all remote access: what is reachable is up to the memory regions.
     fn default() -> ToInit {
         ToInit {
-            port: 1,
+            port: PortNumber::FIRST,
             pkey_index: 0,
             access: Access::all(),
             qkey: None,

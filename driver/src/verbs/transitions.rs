@@ -28,11 +28,11 @@ impl Qp {
     /// [`ModifyError`]; the state is as before.
     pub fn modify_to_init(&mut self, to: &ToInit) -> Result<(), ModifyError> {
         self.check(QpState::Init)?;
-        let ports = self.pd.context().caps().general().num_ports().max(1);
+        let ports = self.pd.context().port_count();
         LimitError::check(
             "QP to INIT",
             "port",
-            to.port.into(),
+            to.port.get().into(),
             1..=ports.into(),
             "are the device's ports",
         )?;
@@ -50,7 +50,7 @@ impl Qp {
         }
         let path = qpc.primary_address_path_mut();
         path.set_pkey_index(to.pkey_index);
-        path.set_vhca_port_num(to.port);
+        path.set_vhca_port_num(to.port.get());
         let (qpn, qpc) = (self.qpn, &qpc);
         if self.state == QpState::Init {
             let optional = self.optional_in_init();
@@ -63,6 +63,9 @@ impl Qp {
             })?;
         }
         self.port = to.port;
+        if let Some(sq) = &mut self.sq {
+            sq.set_port(to.port);
+        }
         self.set_state(QpState::Init);
         Ok(())
     }
@@ -88,7 +91,7 @@ impl Qp {
         self.check(QpState::Rtr)?;
         let caps = self.pd.context().caps();
         to.check(caps, self.qp_type())?;
-        let source = to.path.check(self.pd.context())?;
+        let source = to.path.check(self.pd.context(), self.port)?;
         let port = self.pd.context().active_path_mtu()?;
         let reason = "is what the port's MTU lets through (OpenConfig::mtu)";
         LimitError::check(
@@ -108,7 +111,7 @@ impl Qp {
         let path = qpc.primary_address_path_mut();
         to.path
             .encode(path, &source, caps.roce(), (self.qpn.get(), to.remote_qpn.get()))?;
-        path.set_vhca_port_num(self.port);
+        path.set_vhca_port_num(self.port.get());
         let optional = OptParamMask::empty();
         self.pd.context().exec(&Init2Rtr {
             qpn: self.qpn,

@@ -203,6 +203,8 @@ impl Command for QueryVportState {
 pub struct SetRoceAddress<'a> {
     /// Which, below `roce_cap.roce_address_table_size`.
     pub index: u16,
+    /// In the table of which port, from 1, 4 bits; 0 where `cmd_hca_cap.num_vhca_ports` is 0, as there is one table then.
+    pub port: u8,
     /// What it shall be.
     pub address: &'a RoceAddrLayout,
 }
@@ -213,6 +215,7 @@ impl Command for SetRoceAddress<'_> {
     fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let mut input = SetRoceAddressIn::default();
         input.set_roce_address_index(self.index);
+        input.set_vhca_port_num(self.port)?;
         *input.roce_address_mut() = *self.address;
         Ok(encode(Self::OPCODE, 0, &input, &[]))
     }

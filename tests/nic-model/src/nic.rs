@@ -14,6 +14,7 @@ use crate::engine::DataPlane;
 use crate::engine::interrupts::signal;
 use crate::fw::{Env, Firmware};
 use crate::link::Port;
+use crate::link::cable::cable;
 use crate::objects::Limits;
 use crate::pci::{ConfigAction, ConfigSpace};
 use crate::profile::{CapType, Profile};
@@ -31,7 +32,8 @@ pub struct Nic {
     config: ConfigSpace,
     /// The data plane, for counters and for tests.
     pub data_plane: DataPlane,
-    port: Box<dyn Port>,
+    /// One for each port of the function.
+    ports: Vec<Box<dyn Port>>,
     /// Frames of this turn; empty between turns.
     incoming: VecDeque<Frame>,
     bar_bytes: u64,
@@ -44,15 +46,22 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// A NIC of that kind, with its port on a wire.
+    /// A NIC of that kind, with its (first) port on a wire.
     pub fn new(profile: Profile, port: Box<dyn Port>) -> Nic {
+        Nic::with_wires(profile, vec![port])
+    }
+
+    /// A NIC of that kind with a wire for each port. Ports beyond the wires have none that leads anywhere; wires beyond the
+    /// ports are not used.
+    pub fn with_wires(profile: Profile, mut wires: Vec<Box<dyn Port>>) -> Nic {
+        wires.resize_with(usize::from(profile.ports()), || Box::new(cable(1).0));
         let limits = limits_of(&profile);
         Nic {
             config: ConfigSpace::new(&profile),
-            data_plane: DataPlane::new(limits, profile.mac),
+            data_plane: DataPlane::with_ports(limits, profile.mac, profile.ports()),
             bar_bytes: profile.bar_bytes(),
             firmware: Firmware::new(profile),
-            port,
+            ports: wires,
             incoming: VecDeque::new(),
             firmware_due: true,
             stray_accesses: 0,
@@ -73,9 +82,15 @@ impl Nic {
         self.data_plane.set_recorder(recorder);
     }
 
-    /// The port.
+    /// The first port's wire.
     pub fn port(&mut self) -> &mut dyn Port {
-        self.port.as_mut()
+        // PANIC: none; a function has one port at least, and each has a wire.
+        self.ports[0].as_mut()
+    }
+
+    /// Each port's wire, from port 1 on.
+    pub fn ports(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
+        self.ports.iter_mut()
     }
 
     /// Bytes of BAR 0.
@@ -245,40 +260,49 @@ impl Nic {
     }
 
     /// Descriptors that become readable when a frame is there.
-    pub(crate) fn port_fds(&self) -> Option<OwnedFd> {
-        let fd = self.port.fd()?;
-        fd.try_clone_to_owned()
-            .inspect_err(|error| log::warn!("a port's descriptor can't be watched: {error}"))
-            .ok()
+    pub(crate) fn port_fds(&self) -> impl Iterator<Item = OwnedFd> {
+        let fds = self.ports.iter().filter_map(|port| port.fd());
+        fds.filter_map(|fd| {
+            fd.try_clone_to_owned()
+                .inspect_err(|error| log::warn!("a port's descriptor can't be watched: {error}"))
+                .ok()
+        })
     }
 
     /// Does what is due: commands, frames from the wire, work of queue pairs, frames to the wire. True when
     /// there was something; call it again then.
     pub fn poll(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        self.port.recv_into(now, RECEIVE_BURST, &mut self.incoming);
-        for frame in self.incoming.drain(..) {
-            self.data_plane.receive(now, frame);
-            worked = true;
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            port.recv_into(now, RECEIVE_BURST, &mut self.incoming);
+            for frame in self.incoming.drain(..) {
+                self.data_plane.receive_at(now, number, frame);
+                worked = true;
+            }
         }
         worked |= self.run_firmware(now);
         worked |= self.data_plane.run(now);
-        let frames = self.data_plane.frames_to_send();
-        if !frames.is_empty() {
-            self.port.send_all(now, frames);
-            worked = true;
+        for (port, number) in self.ports.iter_mut().zip(1..) {
+            let frames = self.data_plane.frames_to_send(number);
+            if !frames.is_empty() {
+                port.send_all(now, frames);
+                worked = true;
+            }
         }
         worked
     }
 
     fn run_firmware(&mut self, now: Nanos) -> bool {
         let timed = self.firmware.next_timeout_ns().is_some_and(|at| at <= now.get());
-        let link_up = self.port.is_up();
-        let link_changed = self.data_plane.port.link_up != link_up;
+        let mut link_changed = false;
+        for (port, number) in self.ports.iter().zip(1..) {
+            let line = self.data_plane.line_mut(number);
+            let link_up = port.is_up();
+            link_changed |= std::mem::replace(&mut line.link_up, link_up) != link_up;
+        }
         if !(self.firmware_due || timed || link_changed) {
             return false;
         }
-        self.data_plane.port.link_up = link_up;
         self.firmware_due = false;
         if self.firmware.restart_due() {
             self.data_plane.reset();
@@ -300,8 +324,9 @@ impl Nic {
             return Some(Nanos::ZERO);
         }
         let firmware = self.firmware.next_timeout_ns().map(Nanos);
-        let times = [firmware, self.data_plane.next_timeout(), self.port.next_event()];
-        times.into_iter().flatten().min()
+        let wires = self.ports.iter().map(|port| port.next_event());
+        let times = [firmware, self.data_plane.next_timeout()];
+        times.into_iter().chain(wires).flatten().min()
     }
 }
 

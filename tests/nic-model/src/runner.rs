@@ -20,6 +20,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::clock::{Clock, Nanos};
 use crate::device::ModelDevice;
+use crate::link::Waker;
 use crate::nic::Nic;
 
 mod sleep;
@@ -253,11 +254,12 @@ impl Runner {
         });
         for nic in &mut shared.lock().nics {
             let engine = Arc::downgrade(&shared);
-            nic.port().set_waker(Some(Arc::new(move || {
+            let waker: Waker = Arc::new(move || {
                 if let Some(engine) = engine.upgrade() {
                     engine.sleeper.wake_if_asleep();
                 }
-            })));
+            });
+            nic.ports().for_each(|port| port.set_waker(Some(waker.clone())));
         }
         let engine = match drive {
             Drive::Thread { spin } => {

@@ -9,6 +9,7 @@ pub mod fuzz;
 pub mod nics;
 pub mod pair;
 pub mod traffic;
+pub mod two_ports;
 
 /// The code in the README compiles.
 #[cfg(doctest)]

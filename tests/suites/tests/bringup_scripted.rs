@@ -10,6 +10,7 @@ use ferroce::error::{CloseError, CommandError, DeviceFailure, OpenError, Step, S
 use ferroce::events::AsyncEvent;
 use ferroce::function::{InProcess, PciFunction};
 use ferroce::gid::RoceVersion;
+use ferroce::port::PortNumber;
 use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_firmware_iface::status::CommandStatus;
 use ferroce_hw_regs::init_seg::offset;
@@ -606,7 +607,16 @@ fn stale_and_invented_events_are_counted() {
     assert!(nic.post_event(0x04, 0, &[0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1], None));
     let deadline = Instant::now() + Duration::from_secs(20);
     let port = context.wait_event(deadline).expect("a port event");
-    assert!(matches!(port, AsyncEvent::Port { port: 1, .. }), "{port:?}");
+    assert!(
+        matches!(
+            port,
+            AsyncEvent::Port {
+                port: PortNumber::FIRST,
+                ..
+            }
+        ),
+        "{port:?}"
+    );
     assert!(matches!(
         context.wait_event(deadline),
         Some(AsyncEvent::Cq { cqn: 7, .. })

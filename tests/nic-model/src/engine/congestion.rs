@@ -105,7 +105,7 @@ impl DataPlane {
         match wire::emit_owned(&encap, packet, self.icrc) {
             Ok(frame) => {
                 self.congestion.counters.cnps_sent += 1;
-                self.queue_frame(self.is_own_mac(encap.dst), frame);
+                self.queue_frame(self.arrived_at, self.is_own_mac(encap.dst), frame);
             }
             Err(error) => log::debug!("no CNP: {error}"),
         }

@@ -1,5 +1,7 @@
 //! Event queue entries: written in ring order, owner byte last, one interrupt per arm (PRM, event queues).
 
+use ferroce_firmware_iface::event::PortChange;
+
 use super::DataPlane;
 use super::violation::Violation;
 use crate::objects::Eq;
@@ -50,12 +52,12 @@ pub enum Event {
         /// Pages.
         num_pages: i32,
     },
-    /// The port went up or down.
+    /// Something about a port changed.
     PortChange {
         /// Port number, from 1.
         port: u8,
-        /// Whether it is up.
-        up: bool,
+        /// What.
+        change: PortChange,
     },
     /// Something about a QP or an SRQ.
     Queue {
@@ -99,9 +101,9 @@ impl Event {
                 data[4..8].copy_from_slice(&num_pages.to_be_bytes());
                 (event_type::PAGE_REQUEST, 0)
             }
-            Event::PortChange { port, up } => {
+            Event::PortChange { port, change } => {
                 data[8] = port << 4;
-                (event_type::PORT_CHANGE, if up { 4 } else { 1 })
+                (event_type::PORT_CHANGE, change.0)
             }
             Event::Queue { event_type, number } => {
                 // data[0x14] stays 0: the number is a QP's or an SRQ's.

@@ -1,10 +1,9 @@
 //! Between packets and frames: addressing of what is sent, checks of what arrives.
 
-use std::collections::VecDeque;
-
 use super::DataPlane;
 use super::address::{Addresses, Gid, RoceVersion, ipv4_of};
 use super::counters::QueueCounters;
+use super::ports::{FIRST_PORT, PortNumber, port_of};
 use crate::clock::Nanos;
 use crate::objects::qp::Service;
 use crate::payload::Payload;
@@ -107,6 +106,7 @@ impl DataPlane {
             return;
         };
         let own = self.is_own_mac(encap.dst);
+        let port = port_of(qp);
         // Its sends are complete at once, and the host may then change their memory.
         let copy = qp.service == Service::Uc && self.icrc == Icrc::Off;
         for mut packet in packets {
@@ -124,66 +124,63 @@ impl DataPlane {
                     continue;
                 }
             };
-            self.queue_frame(own, frame);
+            self.queue_frame(port, own, frame);
         }
     }
 
-    /// Queues a frame for the wire, or for ourselves.
-    pub(super) fn queue_frame(&mut self, own: bool, frame: Frame) {
+    /// Queues a frame for a port's wire, or for ourselves.
+    pub(super) fn queue_frame(&mut self, port: PortNumber, own: bool, frame: Frame) {
         self.counters.frames_out += 1;
         self.counters.bytes_out += frame.len() as u64;
-        if !own {
-            self.count_sent(&frame, true);
+        if own {
+            if self.loopback.len() < MAX_QUEUED_FRAMES {
+                self.loopback.push_back((port, frame));
+            }
+            return;
         }
-        let queue = if own {
-            &mut self.loopback
-        } else {
-            &mut self.outgoing
-        };
+        self.count_sent(port, &frame, true);
+        let queue = &mut self.line_mut(port).outgoing;
         if queue.len() < MAX_QUEUED_FRAMES {
             queue.push_back(frame);
         }
     }
 
-    /// Whether there is a GID of ours of the frame's kind and on its VLAN.
+    /// Whether the port that the frame arrived at has a GID of its kind and on its VLAN.
     pub(super) fn has_network(&self, frame: &Encap) -> bool {
-        let mut gids = self.gids.iter().flatten().filter_map(|(_, gid)| gid.as_ref());
+        let mut gids = self.line(self.arrived_at).all_gids();
         gids.any(|gid| gid.is_of_network(frame))
     }
 
-    /// Whether the frame is for a GID of ours, of its kind and on its VLAN.
+    /// Whether the frame is for a GID of the port that it arrived at, of its kind and on its VLAN.
     fn has_destination(&self, frame: &Encap) -> bool {
         let dgid = frame.dst_gid();
-        let mut gids = self.gids.iter().flatten().filter_map(|(_, gid)| gid.as_ref());
+        let mut gids = self.line(self.arrived_at).all_gids();
         gids.any(|gid| gid.address == dgid && gid.is_of_network(frame))
-    }
-
-    /// The next frame for the wire.
-    pub fn take_frame(&mut self) -> Option<Frame> {
-        self.outgoing.pop_front()
-    }
-
-    /// All frames for the wire, the first to be sent in front; whoever sends them takes them out.
-    pub fn frames_to_send(&mut self) -> &mut VecDeque<Frame> {
-        &mut self.outgoing
     }
 
     /// Takes in what the device sent to itself; true when there was something.
     pub(super) fn receive_loopback(&mut self, now: Nanos) -> bool {
         let waiting = self.loopback.len();
         for _ in 0..waiting {
-            let Some(frame) = self.loopback.pop_front() else {
+            let Some((port, frame)) = self.loopback.pop_front() else {
                 break;
             };
             self.now = now;
+            self.arrived_at = port;
             self.take_in(frame, false);
         }
         waiting != 0
     }
 
-    /// A frame from the wire.
+    /// A frame from the first port's wire.
     pub fn receive(&mut self, now: Nanos, frame: Frame) {
+        self.receive_at(now, FIRST_PORT, frame);
+    }
+
+    /// A frame from a port's wire.
+    pub fn receive_at(&mut self, now: Nanos, port: PortNumber, frame: Frame) {
         self.now = now;
+        self.arrived_at = port;
         if self.count_received(&frame) {
             return;
         }
@@ -194,12 +191,13 @@ impl DataPlane {
     fn take_in(&mut self, mut frame: Frame, wire: bool) {
         self.counters.frames_in += 1;
         self.counters.bytes_in += frame.len() as u64;
-        let Some(dst) = frame.dst_mac().filter(|_| self.port.admin_up) else {
+        let Some(dst) = frame.dst_mac().filter(|_| self.line(self.arrived_at).admin_up) else {
             self.counters.dropped_mac += 1;
             return;
         };
         let own = self.is_own_mac(dst);
-        let ethernet = self.bus_master && self.ethernet_takes(dst);
+        // The raw queues are the first port's.
+        let ethernet = self.arrived_at == FIRST_PORT && self.bus_master && self.ethernet_takes(dst);
         let group = self.groups.listen_to(dst);
         if !own && !group && !ethernet {
             if wire {
@@ -245,6 +243,10 @@ impl DataPlane {
             self.counters.dropped_qp += 1;
             return;
         };
+        if port_of(qp) != self.arrived_at {
+            self.counters.dropped_address += 1;
+            return;
+        }
         let qpn = qp.qpn;
         let cnp = roce.info.kind == Kind::Cnp;
         if matches!(qp.service, Service::Ud | Service::Gsi) {

@@ -3,16 +3,15 @@
 //! The firmware has checked the command; here is checked what an object needs of others, and that nobody still
 //! refers to what is destroyed. A failed call changes nothing.
 
-use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{
-    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Srqc, Umem,
+    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, Srqc, Umem,
 };
 
 use super::DataPlane;
-use super::address::Gid;
 use super::completion::Completion;
 use super::events::Event;
 use super::refs::{insert, no_such, remove};
+use super::traffic::Traffic;
 use crate::fw::plane::{DmaFault, Event as FirmwareEvent, HostDma, Plane};
 use crate::fw::qp_transition::QpTransition;
 use crate::host;
@@ -123,10 +122,15 @@ impl Plane for DataPlane {
     }
 
     fn query_vport_counter(&mut self, clear: bool, out: &mut QueryVportCounterOut) {
-        self.traffic.report_vport(&self.vport_base, out);
-        if clear {
-            self.vport_base = self.traffic;
+        let (mut now, mut base) = (Traffic::default(), Traffic::default());
+        for line in &mut self.lines {
+            now.add_frames(&line.traffic);
+            base.add_frames(&line.vport_base);
+            if clear {
+                line.vport_base = line.traffic;
+            }
         }
+        now.report_vport(&base, out);
     }
 
     fn create_eq(&mut self, eqc: &Eqc, event_bitmask: [u64; 4], pas: Buffer<'_>) -> Result<u32, ObjectError> {
@@ -295,24 +299,6 @@ impl Plane for DataPlane {
         })
     }
 
-    fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError> {
-        let entry = self
-            .gids
-            .get_mut(usize::from(index))
-            .ok_or(no_such("GID", u32::from(index)))?;
-        *entry = address.map(|address| (*address, Gid::decode(address)));
-        Ok(())
-    }
-
-    fn roce_address(&self, index: u16) -> Option<RoceAddrLayout> {
-        let entry = self.gids.get(usize::from(index))?;
-        Some(
-            entry
-                .as_ref()
-                .map_or_else(RoceAddrLayout::zeroed, |(layout, _)| *layout),
-        )
-    }
-
     fn set_roce_enabled(&mut self, enabled: bool) {
         self.port.roce_enabled = enabled;
     }
@@ -334,14 +320,6 @@ impl Plane for DataPlane {
         self.port.mtu = mtu;
     }
 
-    fn link_up(&self) -> bool {
-        self.port.link_up
-    }
-
-    fn set_link_admin(&mut self, up: bool) {
-        self.port.admin_up = up;
-    }
-
     fn subscribed(&self, event_type: u8) -> bool {
         DataPlane::subscribed(self, event_type)
     }
@@ -356,7 +334,7 @@ impl Plane for DataPlane {
                 function_id,
                 num_pages,
             },
-            FirmwareEvent::PortChange { port, up } => Event::PortChange { port, up },
+            FirmwareEvent::PortChange { port, change } => Event::PortChange { port, change },
         };
         DataPlane::raise(self, event)
     }

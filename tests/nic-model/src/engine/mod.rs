@@ -26,6 +26,7 @@ mod lifecycle;
 mod memory;
 pub mod multicast;
 mod outcome;
+pub mod ports;
 mod queue_pairs;
 mod record;
 mod recv;
@@ -40,8 +41,6 @@ mod wqe;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use ferroce_firmware_iface::layouts::RoceAddrLayout;
-
 use crate::clock::Nanos;
 use crate::fw::plane_ethernet::Filter;
 use crate::host::{HostError, HostMemory};
@@ -53,14 +52,13 @@ use crate::wire::{Frame, Icrc};
 
 pub use counters::Counters;
 
-use address::Gid;
 use congestion::Congestion;
 use interrupts::Interrupts;
 use multicast::Groups;
-use traffic::Traffic;
+use ports::{FIRST_PORT, Line, PortNumber};
 use violation::Violations;
 
-/// The port as the firmware sets it.
+/// What the firmware sets of the vport, for all ports.
 #[derive(Clone, Debug)]
 pub struct PortState {
     /// The function's own MAC address.
@@ -69,12 +67,8 @@ pub struct PortState {
     pub l2_table: BTreeMap<u32, [u8; 6]>,
     /// Largest frame in bytes, without FCS.
     pub mtu: u16,
-    /// Administrative state.
-    pub admin_up: bool,
     /// RoCE frames go to queue pairs.
     pub roce_enabled: bool,
-    /// The wire is there.
-    pub link_up: bool,
     /// Foreign addresses whose frames are taken too.
     pub filter: Filter,
 }
@@ -92,11 +86,13 @@ pub struct DataPlane {
     pub violations: Violations,
     /// Counters.
     pub counters: Counters,
-    /// The port.
+    /// The vport.
     pub port: PortState,
+    /// The ports; there is one at least.
+    lines: Vec<Line>,
+    /// The port at which the frame arrived that is looked at.
+    arrived_at: PortNumber,
     limits: Limits,
-    /// The GID table: entries as they were set, and what they mean.
-    gids: Vec<Option<(RoceAddrLayout, Option<Gid>)>>,
     /// Time of the call that is being served.
     now: Nanos,
     /// QPs with something to do, each at most once ([`crate::objects::Qp::queued`]).
@@ -109,20 +105,14 @@ pub struct DataPlane {
     groups: Groups,
     /// Congestion notification.
     congestion: Congestion,
-    /// What the port counted.
-    traffic: Traffic,
     /// Timers of QPs; an entry that is not the QP's latest is stale.
     timers: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// CQs that broke and whose QPs are not yet in error.
     broken_cqs: Vec<u32>,
     /// Counters of QPs that are gone.
     retired: QpCounters,
-    /// Counters when the host last cleared those of its vport.
-    vport_base: Traffic,
-    /// Frames for the wire.
-    outgoing: VecDeque<Frame>,
-    /// Frames to ourselves.
-    loopback: VecDeque<Frame>,
+    /// Frames to ourselves, and the port that they would have left by.
+    loopback: VecDeque<(PortNumber, Frame)>,
     icrc: Icrc,
     /// Kept between calls so that no call allocates.
     event_scratch: Vec<RcEvent>,
@@ -136,8 +126,13 @@ pub struct DataPlane {
 }
 
 impl DataPlane {
-    /// A data plane without objects.
+    /// A data plane without objects, with one port.
     pub fn new(limits: Limits, mac: [u8; 6]) -> DataPlane {
+        DataPlane::with_ports(limits, mac, FIRST_PORT)
+    }
+
+    /// A data plane without objects, with that many ports; one at least.
+    pub fn with_ports(limits: Limits, mac: [u8; 6], ports: PortNumber) -> DataPlane {
         DataPlane {
             objects: Objects::new(&limits),
             host: HostMemory::new(),
@@ -148,12 +143,11 @@ impl DataPlane {
                 mac,
                 l2_table: BTreeMap::new(),
                 mtu: 9000 + 22,
-                admin_up: true,
                 roce_enabled: false,
-                link_up: true,
                 filter: Filter::default(),
             },
-            gids: vec![None; usize::from(limits.gids)],
+            lines: vec![Line::new(limits.gids); usize::from(ports.max(FIRST_PORT))],
+            arrived_at: FIRST_PORT,
             limits,
             now: Nanos::ZERO,
             run_queue: VecDeque::new(),
@@ -161,12 +155,9 @@ impl DataPlane {
             flow_root: None,
             groups: Groups::default(),
             congestion: Congestion::default(),
-            traffic: Traffic::default(),
             timers: BinaryHeap::new(),
             broken_cqs: Vec::new(),
             retired: QpCounters::default(),
-            vport_base: Traffic::default(),
-            outgoing: VecDeque::new(),
             loopback: VecDeque::new(),
             icrc: Icrc::On,
             event_scratch: Vec::new(),
@@ -198,7 +189,7 @@ impl DataPlane {
         self.forget_objects();
         self.port.l2_table.clear();
         self.port.roce_enabled = false;
-        self.port.admin_up = true;
+        self.lines.iter_mut().for_each(|line| line.admin_up = true);
         self.port.filter = Filter::default();
         self.bus_master = false;
         self.atomics_in_host_order = false;
@@ -214,20 +205,14 @@ impl DataPlane {
         let counters = self.transport_counters();
         self.retired = counters;
         self.objects.clear();
-        self.gids.iter_mut().for_each(|g| *g = None);
+        self.lines.iter_mut().for_each(Line::clear);
         self.run_queue.clear();
         self.sq_queue.clear();
         self.flow_root = None;
         self.groups.clear();
         self.timers.clear();
         self.broken_cqs.clear();
-        self.outgoing.clear();
         self.loopback.clear();
-    }
-
-    /// The GID table's entry `index`.
-    pub fn gid(&self, index: u16) -> Option<Gid> {
-        self.gids.get(usize::from(index))?.as_ref()?.1
     }
 
     /// Whether frames to `mac` are for this function.

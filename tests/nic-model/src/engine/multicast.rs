@@ -161,7 +161,7 @@ impl DataPlane {
             let Some(qpn) = self.groups.members(&gid).get(place).copied() else {
                 break;
             };
-            if !self.is_own_echo(qpn, roce) {
+            if self.port_of(qpn) == self.arrived_at && !self.is_own_echo(qpn, roce) {
                 self.receive_datagram(qpn, roce);
             }
         }

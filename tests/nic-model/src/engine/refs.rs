@@ -4,6 +4,7 @@ use ferroce_firmware_iface::layouts::{Qpc, Srqc};
 
 use super::DataPlane;
 use super::address::Path;
+use super::ports;
 use crate::fw::plane::DmaFault;
 use crate::objects::qp::{ReceiveFrom, Service};
 use crate::objects::{Buffer, ObjectError, PageList, Qp, Srq, Table};
@@ -200,6 +201,7 @@ impl DataPlane {
         }
         let ads = qpc.primary_address_path();
         let gid = self
+            .line(ports::path_port(ads))
             .gid(u16::from(ads.src_addr_index()))
             .ok_or(ObjectError::BadValue {
                 field: "src_addr_index",

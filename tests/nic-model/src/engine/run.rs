@@ -39,7 +39,7 @@ impl DataPlane {
         let mut worked = self.serve_timers(now) | self.receive_loopback(now);
         for _ in 0..self.run_queue.len() {
             worked = true;
-            if self.outgoing.len() + self.loopback.len() >= FRAMES_AHEAD {
+            if self.waiting_frames() + self.loopback.len() >= FRAMES_AHEAD {
                 break;
             }
             let Some(qpn) = self.run_queue.pop_front() else {

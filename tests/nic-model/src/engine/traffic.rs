@@ -1,9 +1,13 @@
 //! What the port counted, frame by frame, and frames that steer the port itself (IEEE 802.3, annexes 31B, 31D).
 
-use ferroce_firmware_iface::layouts::{QueryVportCounterOut, TrafficCounter};
+use ferroce_firmware_iface::layout::Layout;
+use ferroce_firmware_iface::layouts::{QueryVportCounterOut, RoceAddrLayout, TrafficCounter};
 
 use super::DataPlane;
+use super::address::Gid;
 use super::congestion::Congestion;
+use super::ports::PortNumber;
+use super::refs::no_such;
 use crate::fw::plane_port::PortPlane;
 use crate::objects::ObjectError;
 use crate::wire::Frame;
@@ -64,6 +68,14 @@ impl Cast {
             [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => &mut self.broadcast,
             [first, ..] if first & 1 != 0 => &mut self.multicast,
             _ => &mut self.unicast,
+        }
+    }
+
+    fn plus(&self, more: &Cast) -> Cast {
+        Cast {
+            unicast: self.unicast.plus(more.unicast),
+            multicast: self.multicast.plus(more.multicast),
+            broadcast: self.broadcast.plus(more.broadcast),
         }
     }
 
@@ -137,6 +149,19 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Adds the frames of another port, as far as [`Traffic::report_vport`] asks for them.
+    pub(super) fn add_frames(&mut self, other: &Traffic) {
+        let directions = [
+            (&mut self.received, &other.received),
+            (&mut self.sent, &other.sent),
+        ];
+        for (to, from) in directions {
+            to.all = to.all.plus(&from.all);
+            to.rdma = to.rdma.plus(&from.rdma);
+        }
+        self.foreign = self.foreign.plus(&other.foreign);
+    }
+
     /// Fills in the vport's counters: what was counted since `base`. Frames of queue pairs are told from Ethernet's.
     pub(super) fn report_vport(&self, base: &Traffic, out: &mut QueryVportCounterOut) {
         let set = |counter: &mut TrafficCounter, count: Count| {
@@ -195,41 +220,71 @@ impl MacControl {
 }
 
 impl DataPlane {
-    /// Counts a frame for the wire.
-    pub(super) fn count_sent(&mut self, frame: &Frame, rdma: bool) {
-        self.traffic.sent.count(frame, rdma);
+    /// Counts a frame for a port's wire.
+    pub(super) fn count_sent(&mut self, port: PortNumber, frame: &Frame, rdma: bool) {
+        self.line_mut(port).traffic.sent.count(frame, rdma);
     }
 
-    /// Counts a frame from the wire. A MAC control frame ends here, and gives true: it is never data.
+    /// Counts a frame that has arrived. A MAC control frame ends here, and gives true: it is never data.
     pub(super) fn count_received(&mut self, frame: &Frame) -> bool {
-        self.traffic.received.count(frame, false);
+        let traffic = &mut self.line_mut(self.arrived_at).traffic;
+        traffic.received.count(frame, false);
         if frame.ethertype() != Some(MAC_CONTROL_TYPE) || frame.dst_mac() != Some(MAC_CONTROL_ADDRESS) {
             return false;
         }
         let bytes = frame.to_bytes().unwrap_or_default();
-        self.traffic.control.take(bytes.get(14..).unwrap_or_default());
+        traffic.control.take(bytes.get(14..).unwrap_or_default());
         true
     }
 
     /// A received frame that [`DataPlane::count_received`] counted turned out to be a queue pair's.
     pub(super) fn count_received_rdma(&mut self, dst: [u8; 6], len: usize) {
-        self.traffic.received.rdma.of(dst).add(len);
+        self.line_mut(self.arrived_at)
+            .traffic
+            .received
+            .rdma
+            .of(dst)
+            .add(len);
     }
 
     /// A received frame that was counted is for another station.
     pub(super) fn count_foreign(&mut self, dst: [u8; 6], len: usize) {
-        self.traffic.foreign.of(dst).add(len);
-    }
-
-    /// What the port counted.
-    pub fn traffic(&self) -> &Traffic {
-        &self.traffic
+        self.line_mut(self.arrived_at).traffic.foreign.of(dst).add(len);
     }
 }
 
 impl PortPlane for DataPlane {
-    fn port_traffic(&self) -> Traffic {
-        self.traffic
+    fn port_traffic(&self, port: PortNumber) -> Traffic {
+        *self.traffic_of(port)
+    }
+
+    fn link_up(&self, port: PortNumber) -> bool {
+        self.line(port).link_up
+    }
+
+    fn set_link_admin(&mut self, port: PortNumber, up: bool) {
+        self.line_mut(port).admin_up = up;
+    }
+
+    fn set_roce_address(
+        &mut self,
+        port: PortNumber,
+        index: u16,
+        address: Option<&RoceAddrLayout>,
+    ) -> Result<(), ObjectError> {
+        let entry = self.line_mut(port).gids.get_mut(usize::from(index));
+        let entry = entry.ok_or(no_such("GID", u32::from(index)))?;
+        *entry = address.map(|address| (*address, Gid::decode(address)));
+        Ok(())
+    }
+
+    fn roce_address(&self, port: PortNumber, index: u16) -> Option<RoceAddrLayout> {
+        let entry = self.line(port).gids.get(usize::from(index))?;
+        Some(
+            entry
+                .as_ref()
+                .map_or_else(RoceAddrLayout::zeroed, |(layout, _)| *layout),
+        )
     }
 
     fn port_congestion(&mut self) -> &mut Congestion {

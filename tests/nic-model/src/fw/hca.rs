@@ -102,7 +102,7 @@ pub(super) fn init(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Out
     let atomics: AtomicCaps = fw.caps.current(CapType::ATOMIC);
     env.plane
         .set_atomics_in_host_order(atomics.atomic_req_8B_endianness_mode() == 1);
-    fw.link_was_up = None;
+    fw.link_was_up.clear();
     ok()
 }
 

@@ -47,7 +47,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 
 pub use faults::{Fault, Faults};
-use ferroce_firmware_iface::event::EventType;
+use ferroce_firmware_iface::event::{EventType, PortChange};
 use ferroce_firmware_iface::layouts::CmdHcaCap;
 pub use plane::{DmaFault, Event, HostDma, Plane};
 pub use qp_transition::{QpState, QpTransition};
@@ -101,8 +101,8 @@ pub struct Firmware {
     /// The event queue that command completions go to: its number, once CREATE_EQ was answered.
     command_eqn: Option<u32>,
     events: VecDeque<Event>,
-    /// Whether the wire was there when last looked.
-    link_was_up: Option<bool>,
+    /// Whether each port's link was up when last looked; nothing before.
+    link_was_up: Vec<bool>,
     faults: Faults,
     /// The host has asked for a software reset.
     restart_due: bool,
@@ -130,7 +130,7 @@ impl Firmware {
             vxlan_ports: vec![congestion::IANA_VXLAN_PORT],
             command_eqn: None,
             events: VecDeque::new(),
-            link_was_up: None,
+            link_was_up: Vec::new(),
             faults: Faults::default(),
             restart_due: false,
             violations: Violations::default(),
@@ -218,13 +218,43 @@ impl Firmware {
 
     /// A change of the link becomes an event.
     fn watch_link(&mut self, env: &mut Env<'_>) -> bool {
-        let up = env.plane.link_up() && self.vport.admin_up;
-        let before = self.link_was_up.replace(up);
-        if self.state != HcaState::Initialized || before.is_none_or(|b| b == up) {
+        let up: Vec<bool> = (1..=self.ports())
+            .map(|port| self.port_active(env, port))
+            .collect();
+        let before = std::mem::replace(&mut self.link_was_up, up);
+        if self.state != HcaState::Initialized {
             return false;
         }
-        self.events.push_back(Event::PortChange { port: 1, up });
-        true
+        let changed = before
+            .iter()
+            .zip(&self.link_was_up)
+            .zip(1..)
+            .filter(|((b, now), _)| b != now);
+        let events = changed.map(|((_, up), port)| Event::PortChange {
+            port,
+            change: if *up { PortChange::ACTIVE } else { PortChange::DOWN },
+        });
+        let waiting = self.events.len();
+        self.events.extend(events);
+        self.events.len() != waiting
+    }
+
+    /// Ports of the function, at least 1.
+    pub fn ports(&self) -> u8 {
+        self.profile.ports()
+    }
+
+    /// Whether a port carries traffic.
+    fn port_active(&self, env: &Env<'_>, port: u8) -> bool {
+        env.plane.link_up(port) && self.vport.admin_up(port)
+    }
+
+    /// Has the firmware tell of a change of a port that nothing else in the model brings about, such as
+    /// [`PortChange::GUID`]. Before INIT_HCA nobody hears it.
+    pub fn announce(&mut self, port: u8, change: PortChange) {
+        if self.state == HcaState::Initialized {
+            self.events.push_back(Event::PortChange { port, change });
+        }
     }
 
     /// The general capabilities that are on.

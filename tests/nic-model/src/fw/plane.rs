@@ -4,8 +4,9 @@
 //! numbers them, and knows what refers to what. The two meet at [`Plane`], so that either can be tried without
 //! the other.
 
+use ferroce_firmware_iface::event::PortChange;
 use ferroce_firmware_iface::layouts::{
-    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, RoceAddrLayout, Srqc, Umem,
+    Cqc, Eqc, Mkc, Qpc, QueryQCounterOut, QueryVportCounterOut, Srqc, Umem,
 };
 
 use super::plane_ethernet::EthernetPlane;
@@ -57,12 +58,12 @@ pub enum Event {
         /// How many.
         num_pages: i32,
     },
-    /// The port went up or down.
+    /// Something about a port changed.
     PortChange {
         /// Port, from 1.
         port: u8,
-        /// Whether it is active now.
-        up: bool,
+        /// What.
+        change: PortChange,
     },
 }
 
@@ -122,10 +123,6 @@ pub trait Plane: HostDma + EthernetPlane + PortPlane {
     /// Where 8 bytes at `offset` of a umem are: a doorbell record.
     fn umem_iova(&self, id: u32, offset: u64) -> Result<u64, ObjectError>;
 
-    /// `None` takes the entry away.
-    fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError>;
-    /// The entry; all zeros where there is none.
-    fn roce_address(&self, index: u16) -> Option<RoceAddrLayout>;
     fn set_roce_enabled(&mut self, enabled: bool);
     /// The vport's own address: what the wire sees when an L2 table does not say more.
     fn set_mac(&mut self, mac: [u8; 6]);
@@ -133,11 +130,6 @@ pub trait Plane: HostDma + EthernetPlane + PortPlane {
     fn set_l2_entry(&mut self, index: u32, mac: Option<[u8; 6]>) -> Result<(), ObjectError>;
     /// The largest IP packet plus Ethernet header that the port passes, in bytes.
     fn set_mtu(&mut self, mtu: u16);
-
-    /// Whether the wire is there.
-    fn link_up(&self) -> bool;
-    /// Administrative state of the port.
-    fn set_link_admin(&mut self, up: bool);
 
     /// Whether an event queue takes events of this type (PRM number).
     fn subscribed(&self, event_type: u8) -> bool;

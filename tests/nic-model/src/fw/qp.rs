@@ -225,7 +225,7 @@ fn check_transition(
 fn check_path(fw: &Firmware, env: &Env<'_>, path: &Ads) -> Result<(), Refusal> {
     let index = u16::from(path.src_addr_index());
     vport::check_gid_index(fw, index)?;
-    let Some(source) = env.plane.roce_address(index) else {
+    let Some(source) = env.plane.roce_address(path.vhca_port_num().max(1), index) else {
         let reason = format!("GID index {index} holds no address");
         return Err(Refusal::new(
             CommandStatus::BAD_PARAM,

@@ -38,10 +38,16 @@ const PROTO_ETHERNET: u8 = 1 << 2;
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     host_endianness: bool,
+    node_description: SetNodeIn,
+    ports: Vec<PortRegisters>,
+}
+
+/// What registers hold for each port.
+#[derive(Clone, Debug)]
+struct PortRegisters {
     admin_mtu: u16,
     eth_proto_admin: u32,
     pfcc: PfccReg,
-    node_description: SetNodeIn,
 }
 
 impl Registers {
@@ -50,12 +56,15 @@ impl Registers {
         for (i, byte) in b"ferroce device model".iter().enumerate() {
             node_description.set_node_description(i, *byte);
         }
-        Registers {
-            host_endianness: false,
+        let port = PortRegisters {
             admin_mtu: 1522,
             eth_proto_admin: profile.eth_proto,
             pfcc: PfccReg::zeroed(),
+        };
+        Registers {
+            host_endianness: false,
             node_description,
+            ports: vec![port; usize::from(profile.ports())],
         }
     }
 
@@ -88,11 +97,14 @@ impl Access<'_> {
     }
 }
 
-fn own_port(port: u8) -> Result<(), Refusal> {
-    if port != 1 {
-        return Err(Refusal::bad_field(format!("local_port {port}: there is port 1")));
-    }
-    Ok(())
+/// What registers hold for that port, if the function has it.
+fn of_port(fw: &mut Firmware, port: u8) -> Result<&mut PortRegisters, Refusal> {
+    let place = usize::from(port).wrapping_sub(1);
+    let found = fw.regs.ports.get_mut(place);
+    found.ok_or_else(|| {
+        let ports = fw.profile.ports();
+        Refusal::bad_field(format!("local_port {port}: there are ports 1 to {ports}"))
+    })
 }
 
 pub(super) fn access(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
@@ -154,38 +166,41 @@ fn host_endianness(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
 fn pmtu(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
     let mut register: PmtuReg = access.register()?;
     reserved_clear(&register)?;
-    own_port(register.local_port())?;
+    let max = fw.profile.max_mtu;
+    let port = of_port(fw, register.local_port())?;
     if access.write {
         let mtu = register.admin_mtu();
-        if mtu == 0 || mtu > fw.profile.max_mtu {
-            return Err(Refusal::above_limit(
-                "admin_mtu",
-                mtu.into(),
-                fw.profile.max_mtu.into(),
-            ));
+        if mtu == 0 || mtu > max {
+            return Err(Refusal::above_limit("admin_mtu", mtu.into(), max.into()));
         }
-        fw.regs.admin_mtu = mtu;
+        port.admin_mtu = mtu;
+        // What the vport sends at most, whichever port it leaves by.
         env.plane.set_mtu(mtu);
     }
-    register.set_max_mtu(fw.profile.max_mtu);
-    register.set_admin_mtu(fw.regs.admin_mtu);
-    register.set_oper_mtu(fw.regs.admin_mtu);
+    register.set_max_mtu(max);
+    register.set_admin_mtu(port.admin_mtu);
+    register.set_oper_mtu(port.admin_mtu);
     Ok(register.as_bytes().to_vec())
 }
 
 fn paos(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
     let mut register: PaosReg = access.register()?;
     reserved_clear(&register)?;
-    own_port(register.local_port())?;
+    let port = register.local_port();
+    of_port(fw, port)?;
     if access.write && register.ase() {
         match register.admin_status() {
-            ADMIN_UP => fw.set_admin(env, true),
-            ADMIN_DOWN => fw.set_admin(env, false),
+            ADMIN_UP => fw.set_admin(env, port, true),
+            ADMIN_DOWN => fw.set_admin(env, port, false),
             other => return Err(Refusal::bad_field(format!("PAOS admin_status {other}"))),
         }
     }
-    let up = fw.vport.admin_up && env.plane.link_up();
-    register.set_admin_status(if fw.vport.admin_up { ADMIN_UP } else { ADMIN_DOWN })?;
+    let up = fw.port_active(env, port);
+    register.set_admin_status(if fw.vport.admin_up(port) {
+        ADMIN_UP
+    } else {
+        ADMIN_DOWN
+    })?;
     register.set_oper_status(if up { ADMIN_UP } else { ADMIN_DOWN })?;
     Ok(register.as_bytes().to_vec())
 }
@@ -193,32 +208,33 @@ fn paos(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
 fn ptys(fw: &mut Firmware, env: &mut Env<'_>, access: &Access<'_>) -> Outcome {
     let mut register: PtysReg = access.register()?;
     reserved_clear(&register)?;
-    own_port(register.local_port())?;
+    let up = fw.port_active(env, register.local_port());
+    let modes = fw.profile.eth_proto;
+    let port = of_port(fw, register.local_port())?;
     if access.write {
         let admin = register.eth_proto_admin();
-        if admin & !fw.profile.eth_proto != 0 {
+        if admin & !modes != 0 {
             return Err(Refusal::bad_field(format!("eth_proto_admin {admin:#x}")));
         }
-        fw.regs.eth_proto_admin = admin;
+        port.eth_proto_admin = admin;
     }
     if register.proto_mask() & PROTO_ETHERNET != 0 {
-        let up = fw.vport.admin_up && env.plane.link_up();
-        register.set_eth_proto_capability(fw.profile.eth_proto);
-        register.set_eth_proto_admin(fw.regs.eth_proto_admin);
-        register.set_eth_proto_oper(if up { fw.profile.eth_proto } else { 0 });
+        register.set_eth_proto_capability(modes);
+        register.set_eth_proto_admin(port.eth_proto_admin);
+        register.set_eth_proto_oper(if up { modes } else { 0 });
     }
     Ok(register.as_bytes().to_vec())
 }
 
 fn pfcc(fw: &mut Firmware, access: &Access<'_>) -> Outcome {
     let register: PfccReg = access.register()?;
-    own_port(register.local_port())?;
+    let port = of_port(fw, register.local_port())?;
     if access.write {
         reserved_clear(&register)?;
-        fw.regs.pfcc = register;
+        port.pfcc = register;
     }
-    let mut out = fw.regs.pfcc;
-    out.set_local_port(1);
+    let mut out = port.pfcc;
+    out.set_local_port(register.local_port());
     Ok(out.as_bytes().to_vec())
 }
 
@@ -232,11 +248,12 @@ fn speed(profile: &Profile) -> u64 {
     }
 }
 
-fn ppcnt(fw: &Firmware, env: &Env<'_>, access: &Access<'_>) -> Outcome {
+fn ppcnt(fw: &mut Firmware, env: &Env<'_>, access: &Access<'_>) -> Outcome {
     let register: PpcntReg = access.register()?;
-    own_port(register.local_port())?;
+    let port = register.local_port();
+    of_port(fw, port)?;
     let mut out = PpcntReg::zeroed();
-    out.set_local_port(1);
+    out.set_local_port(port);
     out.set_grp(register.grp())?;
     out.set_prio_tc(register.prio_tc())?;
     if register.clr() {
@@ -244,7 +261,7 @@ fn ppcnt(fw: &Firmware, env: &Env<'_>, access: &Access<'_>) -> Outcome {
             "PPCNT clr: counters of a port that others read too",
         ));
     }
-    let traffic = env.plane.port_traffic();
+    let traffic = env.plane.port_traffic(port);
     let group = ppcnt::report(&traffic, register.grp(), register.prio_tc(), speed(&fw.profile));
     out.as_mut_bytes()[PpcntReg::COUNTER_SET_OFFSET..][..group.len()].copy_from_slice(&group);
     Ok(out.as_bytes().to_vec())

@@ -14,6 +14,7 @@ use super::command::{Call, Outcome, at_most, ok, output};
 use super::plane_ethernet::Filter;
 use super::refusal::{Refusal, syndrome};
 use super::{Env, Firmware};
+use crate::engine::ports::FIRST_PORT;
 use crate::profile::{CapType, Profile};
 
 /// The only P_Key of a RoCE port.
@@ -29,7 +30,8 @@ pub(super) struct Vport {
     context: NicVportContext,
     /// Unicast, multicast and VLAN lists: 8 bytes an entry.
     lists: [Vec<u8>; 3],
-    pub(super) admin_up: bool,
+    /// Administrative state of each port.
+    admin_up: Vec<bool>,
 }
 
 pub(super) fn mac_bytes(mac: &MacAddressLayout) -> [u8; 6] {
@@ -68,12 +70,18 @@ impl Vport {
         Vport {
             context,
             lists: Default::default(),
-            admin_up: true,
+            admin_up: vec![true; usize::from(profile.ports())],
         }
     }
 
     pub(super) fn mac(&self) -> [u8; 6] {
         mac_bytes(self.context.permanent_address())
+    }
+
+    /// Administrative state of a port.
+    pub(super) fn admin_up(&self, port: u8) -> bool {
+        let place = usize::from(port).wrapping_sub(1);
+        self.admin_up.get(place).copied().unwrap_or_default()
     }
 
     /// Which foreign frames the host wants. An entry of the unicast list is a MAC address in 8 bytes.
@@ -92,13 +100,17 @@ impl Firmware {
         env.plane.set_mac(self.vport.mac());
         env.plane.set_roce_enabled(self.vport.context.roce_en());
         env.plane.set_mtu(self.vport.context.mtu());
-        env.plane.set_link_admin(self.vport.admin_up);
+        for port in 1..=self.ports() {
+            env.plane.set_link_admin(port, self.vport.admin_up(port));
+        }
     }
 
-    /// Administrative state of the port.
-    pub(super) fn set_admin(&mut self, env: &mut Env<'_>, up: bool) {
-        self.vport.admin_up = up;
-        env.plane.set_link_admin(up);
+    /// Sets the administrative state of a port.
+    pub(super) fn set_admin(&mut self, env: &mut Env<'_>, port: u8, up: bool) {
+        if let Some(state) = self.vport.admin_up.get_mut(usize::from(port).wrapping_sub(1)) {
+            *state = up;
+            env.plane.set_link_admin(port, up);
+        }
     }
 
     fn roce_cap(&self) -> RoceCap {
@@ -123,9 +135,10 @@ fn own_vport(other: bool, number: u16) -> Result<(), Refusal> {
 pub(super) fn query_state(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: QueryVportStateIn = call.input()?;
     own_vport(input.other_vport(), input.vport_number())?;
-    let up = fw.vport.admin_up && env.plane.link_up();
+    // The vport's state is that of the first port: the command names none.
+    let up = fw.port_active(env, FIRST_PORT);
     output(|out: &mut QueryVportStateOut| {
-        out.set_admin_state(u8::from(fw.vport.admin_up))?;
+        out.set_admin_state(u8::from(fw.vport.admin_up(FIRST_PORT)))?;
         out.set_state(u8::from(up))
     })
 }
@@ -134,9 +147,9 @@ pub(super) fn modify_state(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>
     let input: ModifyVportStateIn = call.input()?;
     own_vport(input.other_vport(), input.vport_number())?;
     match input.admin_state() {
-        0 => fw.set_admin(env, false),
+        0 => fw.set_admin(env, FIRST_PORT, false),
         // 1 is up, 2 follows the port, which is up unless PAOS says otherwise.
-        1 | 2 => fw.set_admin(env, true),
+        1 | 2 => fw.set_admin(env, FIRST_PORT, true),
         other => return Err(Refusal::bad_field(format!("admin_state {other}"))),
     }
     ok()
@@ -278,8 +291,9 @@ fn set_list(fw: &mut Firmware, new: &NicVportContext, call: &Call<'_>) -> Result
 pub(super) fn query_roce_address(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: QueryRoceAddressIn = call.input()?;
     check_gid_index(fw, input.roce_address_index())?;
+    let port = gid_port(fw, input.vhca_port_num())?;
     output(|out: &mut QueryRoceAddressOut| {
-        if let Some(address) = env.plane.roce_address(input.roce_address_index()) {
+        if let Some(address) = env.plane.roce_address(port, input.roce_address_index()) {
             *out.roce_address_mut() = address;
         }
         Ok(())
@@ -300,31 +314,38 @@ pub(super) fn check_gid_index(fw: &Firmware, index: u16) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// The port whose GID table a command means: it must name one of those that SET_HCA_CAP has taken into use, or none, which is
+/// the first.
+fn gid_port(fw: &Firmware, port: u8) -> Result<u8, Refusal> {
+    let ports = fw.general().num_vhca_ports();
+    if port > ports {
+        return Err(Refusal::bad_field(format!(
+            "vhca_port_num {port} with num_vhca_ports {ports}"
+        )));
+    }
+    Ok(port.max(FIRST_PORT))
+}
+
 pub(super) fn set_roce_address(fw: &mut Firmware, env: &mut Env<'_>, call: &Call<'_>) -> Outcome {
     let input: SetRoceAddressIn = call.input()?;
     if !fw.general().roce() {
         return Err(Refusal::no_capability("roce"));
     }
     check_gid_index(fw, input.roce_address_index())?;
-    let ports = fw.general().num_vhca_ports();
-    if input.vhca_port_num() > ports {
-        let port = input.vhca_port_num();
-        return Err(Refusal::bad_field(format!(
-            "vhca_port_num {port} with num_vhca_ports {ports}"
-        )));
-    }
+    let port = gid_port(fw, input.vhca_port_num())?;
     let address = input.roce_address();
     let [a, b] = address.source_mac_47_32().to_be_bytes();
     let [c, d, e, f] = address.source_mac_31_0().to_be_bytes();
     let mac = [a, b, c, d, e, f];
     let empty = mac == [0; 6] && (0..16).all(|i| address.source_l3_address(i) == 0);
     if empty {
-        env.plane.set_roce_address(input.roce_address_index(), None)?;
+        env.plane
+            .set_roce_address(port, input.roce_address_index(), None)?;
         return ok();
     }
     check_roce_address(&fw.roce_cap(), address, mac)?;
     env.plane
-        .set_roce_address(input.roce_address_index(), Some(address))?;
+        .set_roce_address(port, input.roce_address_index(), Some(address))?;
     ok()
 }
 

@@ -58,10 +58,13 @@ impl Capabilities {
     pub fn edit<T: Layout>(&mut self, ty: CapType, edit: impl Fn(&mut T)) {
         let capability = self.entry(ty);
         for bytes in [&mut capability.max, &mut capability.current] {
-            let mut layout: T = layout_from(bytes);
-            edit(&mut layout);
-            bytes[..T::INFO.bytes].copy_from_slice(layout.as_bytes());
+            change(bytes, &edit);
         }
+    }
+
+    /// Changes MAX of a type: what the host may take into use.
+    pub fn edit_max<T: Layout>(&mut self, ty: CapType, edit: impl Fn(&mut T)) {
+        change(&mut self.entry(ty).max, edit);
     }
 
     fn entry(&mut self, ty: CapType) -> &mut Capability {
@@ -70,6 +73,12 @@ impl Capabilities {
             current: vec![0; CAP_BYTES],
         })
     }
+}
+
+fn change<T: Layout>(bytes: &mut [u8], edit: impl Fn(&mut T)) {
+    let mut layout: T = layout_from(bytes);
+    edit(&mut layout);
+    bytes[..T::INFO.bytes].copy_from_slice(layout.as_bytes());
 }
 
 /// Reads a recording: see the head of `data/connectx4.txt`.

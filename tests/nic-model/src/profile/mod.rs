@@ -135,6 +135,31 @@ impl Profile {
         self
     }
 
+    /// The same NIC as a function with that many ports, 1 to [`Profile::MAX_PORTS`]: each has a wire, a GID table and
+    /// counters. The vport, and so the MAC address, is one. No product has Ethernet like that (each port of a card is a function
+    /// of its own there); capabilities, registers, events and address paths count ports all the same.
+    #[must_use]
+    pub fn with_ports(mut self, ports: u8) -> Profile {
+        let ports = ports.clamp(1, Profile::MAX_PORTS);
+        self.edit_general(|caps| caps.set_num_ports(ports));
+        if ports > 1 {
+            // Offered, and off until SET_HCA_CAP takes it into use.
+            self.capabilities
+                .edit_max(CapType::GENERAL, |caps: &mut CmdHcaCap| {
+                    caps.set_num_vhca_ports(ports)
+                });
+        }
+        self
+    }
+
+    /// Most ports of a function.
+    pub const MAX_PORTS: u8 = 2;
+
+    /// Ports of the function, at least 1.
+    pub fn ports(&self) -> u8 {
+        self.general().num_ports().max(1)
+    }
+
     /// The same NIC without a function reset.
     #[must_use]
     pub fn without_reset(mut self) -> Profile {

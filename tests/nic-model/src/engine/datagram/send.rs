@@ -226,7 +226,8 @@ impl DataPlane {
     }
 
     fn emit_datagram(&mut self, qpn: u32, av: &AddressVector, packet: Packet) -> Result<(), Failure> {
-        let Some(gid) = self.gid(av.gid_index) else {
+        let port = self.port_of(qpn);
+        let Some(gid) = self.line(port).gid(av.gid_index) else {
             log::debug!("QP {qpn:#x}: the GID table has nothing at {}", av.gid_index);
             return Err(Failure::Send(CompletionStatus::LocalQpOperation));
         };
@@ -239,13 +240,13 @@ impl DataPlane {
             }
         };
         if !av.is_multicast() {
-            self.queue_frame(self.is_own_mac(av.dmac), frame);
+            self.queue_frame(port, self.is_own_mac(av.dmac), frame);
             return Ok(());
         }
         if self.is_joined(&encap.dst_gid()) {
-            self.queue_frame(true, frame.clone());
+            self.queue_frame(port, true, frame.clone());
         }
-        self.queue_frame(false, frame);
+        self.queue_frame(port, false, frame);
         Ok(())
     }
 }

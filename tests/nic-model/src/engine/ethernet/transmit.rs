@@ -6,6 +6,7 @@ use ferroce_hw_regs::wqe::opcode;
 use super::packet::{Packet, set_checksums};
 use crate::engine::DataPlane;
 use crate::engine::completion::Completion;
+use crate::engine::ports::FIRST_PORT;
 use crate::engine::recv::data_segment;
 use crate::engine::violation::Violation;
 use crate::engine::wqe::{self, SEGMENT, Wqe};
@@ -219,7 +220,7 @@ impl DataPlane {
 
     /// A whole frame for the wire.
     fn emit_ethernet(&mut self, mut frame: Vec<u8>) {
-        if frame.len() < 14 || frame.len() > usize::from(self.port.mtu) || !self.port.admin_up {
+        if frame.len() < 14 || frame.len() > usize::from(self.port.mtu) || !self.line(FIRST_PORT).admin_up {
             self.counters.dropped_malformed += 1;
             return;
         }
@@ -229,9 +230,10 @@ impl DataPlane {
         self.counters.frames_out += 1;
         self.counters.bytes_out += frame.len() as u64;
         let frame = Frame::from_vec(frame);
-        self.count_sent(&frame, false);
-        if self.outgoing.len() < crate::engine::frames::MAX_QUEUED_FRAMES {
-            self.outgoing.push_back(frame);
+        self.count_sent(FIRST_PORT, &frame, false);
+        let queue = &mut self.line_mut(FIRST_PORT).outgoing;
+        if queue.len() < crate::engine::frames::MAX_QUEUED_FRAMES {
+            queue.push_back(frame);
         }
     }
 

@@ -102,7 +102,9 @@ impl Side {
         gid.set_roce_l3_type(u8::from(address[10] != 0xff)).unwrap();
         gid.set_vlan_valid(vlan.is_some());
         gid.set_vlan_id(vlan.unwrap_or(0)).unwrap();
-        self.dp.set_roce_address(index as u16, Some(&gid)).unwrap();
+        self.dp
+            .set_roce_address(FIRST_PORT, index as u16, Some(&gid))
+            .unwrap();
     }
 
     fn send_to(&mut self, to: To, bytes: &[u8], imm: Option<u32>) {
@@ -199,9 +201,9 @@ fn t16_a_datagram_over_ipv6_has_the_whole_header() {
 fn t16_a_datagram_of_roce_v1_has_the_grh_itself() {
     let mut pair = pair_of(UD);
     for (side, last) in [(&mut pair.a, 1), (&mut pair.b, 2)] {
-        let mut gid = side.dp.roce_address(IPV6 as u16).unwrap();
+        let mut gid = side.dp.roce_address(FIRST_PORT, IPV6 as u16).unwrap();
         gid.set_roce_version(0);
-        side.dp.set_roce_address(9, Some(&gid)).unwrap();
+        side.dp.set_roce_address(FIRST_PORT, 9, Some(&gid)).unwrap();
         assert_eq!(gid.source_l3_address(15), last);
     }
     let at = pair.b.receive_at(100);
@@ -588,7 +590,7 @@ fn wqes_that_break_rules_end_the_qp_and_are_told() {
 #[test]
 fn a_gid_that_went_away_is_an_error_of_the_send_and_no_rule_broken() {
     let mut side = Side::of_service(1, UD);
-    side.dp.set_roce_address(IPV4 as u16, None).unwrap();
+    side.dp.set_roce_address(FIRST_PORT, IPV4 as u16, None).unwrap();
     side.send_to(To::new(2, 0x40), b"from nowhere", None);
     while side.dp.run(Nanos(1)) {}
     let cqe = side.poll().unwrap();

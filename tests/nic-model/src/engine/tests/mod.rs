@@ -14,6 +14,7 @@ use ferroce_firmware_iface::layout::Layout;
 use ferroce_firmware_iface::layouts::{Cqc, Eqc, Mkc, Qpc, RoceAddrLayout};
 
 use super::events::Event;
+use super::ports::FIRST_PORT;
 use super::violation::Violation;
 use super::*;
 use crate::fw::plane::Plane;
@@ -84,7 +85,7 @@ impl Side {
         gid.set_source_mac_47_32(0x0200);
         gid.set_source_mac_31_0(u32::from(last));
         gid.set_roce_version(2);
-        dp.set_roce_address(3, Some(&gid)).unwrap();
+        dp.set_roce_address(FIRST_PORT, 3, Some(&gid)).unwrap();
         let mut side = Side {
             dp,
             uar,

@@ -184,6 +184,9 @@ fn a_change_of_the_link_is_an_event() {
     bench.run();
     bench.plane.link = true;
     bench.run();
-    let up = |up| Event::PortChange { port: 1, up };
+    let up = |up| Event::PortChange {
+        port: 1,
+        change: if up { PortChange::ACTIVE } else { PortChange::DOWN },
+    };
     assert_eq!(bench.plane.events, [up(false), up(true)]);
 }

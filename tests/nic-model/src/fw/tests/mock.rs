@@ -5,6 +5,7 @@ use ferroce_firmware_iface::layouts::*;
 use super::super::{DmaFault, Event, HostDma, Plane, QpTransition};
 use super::TestHost;
 use crate::engine::congestion::Congestion;
+use crate::engine::ports::PortNumber;
 use crate::engine::traffic::Traffic;
 use crate::fw::plane_ethernet::EthernetPlane;
 use crate::fw::plane_port::PortPlane;
@@ -84,7 +85,23 @@ impl HostDma for MockPlane {
 }
 
 impl PortPlane for MockPlane {
-    fn port_traffic(&self) -> Traffic {
+    fn link_up(&self, _: PortNumber) -> bool {
+        self.link
+    }
+    fn set_link_admin(&mut self, _: PortNumber, _: bool) {}
+    fn set_roce_address(
+        &mut self,
+        _: PortNumber,
+        index: u16,
+        address: Option<&RoceAddrLayout>,
+    ) -> Result<(), ObjectError> {
+        self.gids[usize::from(index)] = address.copied();
+        Ok(())
+    }
+    fn roce_address(&self, _: PortNumber, index: u16) -> Option<RoceAddrLayout> {
+        self.gids.get(usize::from(index)).copied().flatten()
+    }
+    fn port_traffic(&self, _: PortNumber) -> Traffic {
         self.traffic
     }
     fn port_congestion(&mut self) -> &mut Congestion {
@@ -242,13 +259,6 @@ impl Plane for MockPlane {
         self.umems.remove(id).ok_or(none("umem", id))
     }
 
-    fn set_roce_address(&mut self, index: u16, address: Option<&RoceAddrLayout>) -> Result<(), ObjectError> {
-        self.gids[usize::from(index)] = address.copied();
-        Ok(())
-    }
-    fn roce_address(&self, index: u16) -> Option<RoceAddrLayout> {
-        self.gids.get(usize::from(index)).copied().flatten()
-    }
     fn set_roce_enabled(&mut self, enabled: bool) {
         self.roce = enabled;
     }
@@ -261,10 +271,6 @@ impl Plane for MockPlane {
     }
     fn set_mtu(&mut self, _: u16) {}
 
-    fn link_up(&self) -> bool {
-        self.link
-    }
-    fn set_link_admin(&mut self, _: bool) {}
     fn set_atomics_in_host_order(&mut self, _: bool) {}
 
     fn subscribed(&self, event_type: u8) -> bool {

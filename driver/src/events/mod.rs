@@ -2,9 +2,12 @@
 //!
 //! ```text
 //!  EQE ──▶ AsyncEvent ──┬─▶ the handler registered for that QP, CQ or SRQ
-//!                       └─▶ the context's queue (bounded), with an eventfd
+//!                       ├─▶ the queue of each who subscribed to that port
+//!                       └─▶ the context's queue; all queues are bounded and have an eventfd
 //! ```
 //! Completion events are apart: they are counted per CQ, so that waiting for one can't miss it.
+
+mod subscription;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,6 +19,9 @@ use ferroce_firmware_iface::event::{CqErrorSyndrome, EventType, PortChange, QpEv
 use crate::cmdq::lock;
 use crate::error::DeviceFailure;
 use crate::fd::EventFd;
+use crate::port::PortNumber;
+pub(crate) use subscription::PortQueue;
+use subscription::Subscribers;
 
 /// Events that wait to be read; the oldest go when nobody reads them.
 const MAX_WAITING: usize = 4096;
@@ -49,10 +55,17 @@ pub enum AsyncEvent {
     },
     /// A port changed.
     Port {
-        /// Its number, from 1.
-        port: u8,
+        /// Its number.
+        port: PortNumber,
         /// What changed.
         change: PortChange,
+    },
+    /// A port's GID table has changed, since this program has added or removed an entry.
+    Gid {
+        /// The port's number.
+        port: PortNumber,
+        /// Index of the entry.
+        index: u16,
     },
     /// The device can't be used any more.
     Device(DeviceFailure),
@@ -98,8 +111,8 @@ impl AsyncEvent {
                 cqn: number(0),
                 syndrome: CqErrorSyndrome(data[0xb]),
             },
-            EventType::PORT_CHANGE => Self::Port {
-                port: data[8] >> 4,
+            EventType::PORT_CHANGE if let Some(port) = PortNumber::new(data[8] >> 4) => Self::Port {
+                port,
                 change: PortChange(sub_type),
             },
             _ => Self::Other {
@@ -107,6 +120,15 @@ impl AsyncEvent {
                 sub_type,
                 data: *data,
             },
+        }
+    }
+
+    /// The port that it is about; `None` for what is about something else, or about the device as a whole.
+    #[must_use]
+    pub fn port(&self) -> Option<PortNumber> {
+        match self {
+            Self::Port { port, .. } | Self::Gid { port, .. } => Some(*port),
+            _ => None,
         }
     }
 
@@ -152,6 +174,7 @@ pub(crate) struct Events {
     waiting: Mutex<VecDeque<AsyncEvent>>,
     readable: Option<EventFd>,
     handlers: Mutex<HashMap<Object, Handler>>,
+    subscribers: Subscribers,
     completions: RwLock<HashMap<u32, CompCounter>>,
     overflowed: AtomicU64,
     unknown_cqns: AtomicU64,
@@ -182,6 +205,7 @@ impl Events {
         if let Some(handler) = handler {
             handler(&event);
         }
+        self.subscribers.deliver(&event);
         let mut waiting = lock(&self.waiting);
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
@@ -218,6 +242,11 @@ impl Events {
             self.overflowed.load(Ordering::Relaxed),
             self.unknown_cqns.load(Ordering::Relaxed),
         )
+    }
+
+    /// A queue of that port's events from now on.
+    pub(crate) fn subscribe(&self, port: PortNumber) -> std::io::Result<Arc<PortQueue>> {
+        self.subscribers.add(port)
     }
 
     /// Registers a handler; the previous one of the object goes.
@@ -303,10 +332,16 @@ mod tests {
         assert_eq!(
             AsyncEvent::decode(EventType::PORT_CHANGE, 4, &data),
             AsyncEvent::Port {
-                port: 1,
+                port: PortNumber::FIRST,
                 change: PortChange::ACTIVE
             }
         );
+        // A port has a number.
+        data[8] = 0x0f;
+        assert!(matches!(
+            AsyncEvent::decode(EventType::PORT_CHANGE, 4, &data),
+            AsyncEvent::Other { sub_type: 4, .. }
+        ));
         assert_eq!(
             AsyncEvent::decode(EventType(0xee), 7, &data),
             AsyncEvent::Other {

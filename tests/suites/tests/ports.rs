@@ -1,0 +1,321 @@
+//! NICs of two ports: what belongs to one port stays with it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferroce::context::{Context, OpenConfig, Port, PortEvents};
+use ferroce::events::AsyncEvent;
+use ferroce::gid::{Gid, GidEntry, RoceVersion};
+use ferroce::ids::Qpn;
+use ferroce::port::{PortNumber, PortState};
+use ferroce::verbs::{
+    Ah, Path, PathError, Payload, PostError, QpConfig, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit,
+    ToRtr, ToRts, WcStatus,
+};
+use ferroce_firmware_iface::event::PortChange;
+use ferroce_nic_model::profile::Profile;
+use ferroce_suites::nics::Nics;
+use ferroce_suites::pair::{PATIENCE, Side};
+use ferroce_suites::two_ports::{SECOND, TwoPorts};
+
+const FIRST: PortNumber = PortNumber::FIRST;
+
+fn port(context: &Arc<Context>, number: PortNumber) -> Port {
+    context.port(number).expect("the port")
+}
+
+fn next(events: &PortEvents) -> AsyncEvent {
+    let event = events.wait(Instant::now() + PATIENCE);
+    event.expect("a device that works").expect("an event")
+}
+
+fn changed(port: PortNumber, change: PortChange) -> AsyncEvent {
+    AsyncEvent::Port { port, change }
+}
+
+fn assert_clean(nics: &Nics) {
+    for index in 0..2 {
+        assert_eq!(nics.violations(index), Vec::<String>::new());
+        let violations = nics
+            .runner
+            .with_nic(index, |nic| nic.data_plane.violations.total());
+        assert_eq!(violations, Some(0));
+    }
+}
+
+#[test]
+fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let context = rig.open(0);
+    let second = port(&context, SECOND);
+    let on_first = port(&context, FIRST).subscribe().expect("a subscription");
+    let on_second = [second.subscribe(), second.subscribe()].map(|events| events.expect("a subscription"));
+
+    rig.set_cable(SECOND, false);
+    let down = changed(SECOND, PortChange::DOWN);
+    assert_eq!(next(&on_second[0]), down, "port error");
+    rig.nics.firmware(0, |fw| fw.announce(2, PortChange::GUID));
+    let guid = changed(SECOND, PortChange::GUID);
+    assert_eq!(next(&on_second[0]), guid, "GID change, by firmware");
+    let entry = GidEntry {
+        gid: Gid::from_ip("10.9.2.77".parse().unwrap()),
+        ..second.gids().entries()[0].1
+    };
+    let entry = GidEntry {
+        version: RoceVersion::V2,
+        ..entry
+    };
+    let index = second.add_gid(entry).expect("a place");
+    assert_eq!(second.add_gid(entry).unwrap(), index, "no change, no event");
+    second.remove_gid(index).expect("it is there");
+    second.remove_gid(index).expect("it is not there");
+    rig.set_cable(SECOND, true);
+    // What ends the run comes after all of these in one queue, and goes to everybody.
+    let ours = [
+        down,
+        guid,
+        AsyncEvent::Gid { port: SECOND, index },
+        AsyncEvent::Gid { port: SECOND, index },
+        changed(SECOND, PortChange::ACTIVE),
+    ];
+    for (at, expected) in ours.iter().enumerate().skip(2) {
+        assert_eq!(next(&on_second[0]), *expected, "event {at}");
+    }
+    rig.nics.firmware(0, |fw| fw.announce(1, PortChange::LID));
+    let end = changed(FIRST, PortChange::LID);
+    assert_eq!(next(&on_first), end, "the first that port 1 hears of");
+
+    // The context's own queue has all of them, once each and in order.
+    for expected in ours.iter().chain([&end]) {
+        let event = context.wait_event(Instant::now() + PATIENCE);
+        assert_eq!(event.as_ref(), Some(expected));
+    }
+    assert_eq!(context.next_event(), None);
+    // The other subscriber has read nothing so far.
+    for expected in &ours {
+        assert_eq!(on_second[1].next_event().as_ref(), Some(expected));
+    }
+    for events in on_second.iter().chain([&on_first]) {
+        assert_eq!((events.next_event(), events.lost()), (None, 0));
+    }
+    assert_eq!(
+        [FIRST, SECOND].map(|number| port(&context, number).attributes().unwrap().state),
+        [PortState::Active; 2]
+    );
+    assert_clean(&rig.nics);
+}
+
+#[test]
+fn g06_a_port_that_is_down_leaves_the_other_as_it_is() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let context = rig.open(0);
+    let events = port(&context, SECOND).subscribe().unwrap();
+    for (number, other) in [(SECOND, FIRST), (FIRST, SECOND)] {
+        rig.set_cable(number, false);
+        let state = |number| port(&context, number).attributes().unwrap().state;
+        assert_eq!(
+            (state(number), state(other)),
+            (PortState::Down, PortState::Active)
+        );
+        rig.set_cable(number, true);
+    }
+    let seen = [next(&events), next(&events)];
+    assert_eq!(
+        seen,
+        [PortChange::DOWN, PortChange::ACTIVE].map(|change| changed(SECOND, change))
+    );
+    drop(events);
+    context.close().expect("nobody holds it");
+    assert_eq!(rig.nics.violations(0), Vec::<String>::new());
+}
+
+/// Connects two sides by the port of that number of either NIC.
+fn connect(rig: &TwoPorts, a: &mut Side, b: &mut Side, number: PortNumber, adjust: impl Fn(&mut ToRts)) {
+    let (a_qpn, b_qpn) = (a.qp.qpn(), b.qp.qpn());
+    for (side, index, remote) in [(a, 0, b_qpn), (b, 1, a_qpn)] {
+        let source = TwoPorts::gid_index(index, &port(&side.context, number));
+        let path = Path::to_ip(source, TwoPorts::address(1 - index, number), rig.mac(1 - index));
+        let to_init = ToInit {
+            port: number,
+            ..ToInit::default()
+        };
+        let mut rts = ToRts::new(5);
+        adjust(&mut rts);
+        side.qp.modify_to_init(&to_init).expect("INIT");
+        side.qp.modify_to_rtr(&ToRtr::new(path, remote, 5)).expect("RTR");
+        side.qp.modify_to_rts(&rts).expect("RTS");
+    }
+}
+
+fn write(to: &Side) -> SendWr<'static> {
+    SendWr {
+        wr_id: 1,
+        op: SendOp::Write {
+            data: Payload::Inline(b"by that port"),
+            remote: to.mr.remote(0),
+            imm: None,
+        },
+        flags: SendFlags::SIGNALED,
+    }
+}
+
+#[test]
+fn traffic_goes_by_the_queue_pairs_port_and_is_counted_there() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let config = QpConfig::default();
+    let (mut a, mut b) = (Side::on(rig.open(0), &config), Side::on(rig.open(1), &config));
+    connect(&rig, &mut a, &mut b, SECOND, |_| ());
+    a.qp.post_send_list(&[write(&b)]).unwrap();
+    let _ = a.success();
+    assert_eq!(b.bytes(0, 12), b"by that port");
+    let sent = |number| port(&a.context, number).counters().unwrap().frames_sent;
+    let received = |number| port(&b.context, number).counters().unwrap().frames_received;
+    assert_eq!((sent(FIRST), received(FIRST)), (0, 0));
+    assert!(sent(SECOND) >= 1 && received(SECOND) >= 1);
+    assert_eq!(a.context.port_counters().unwrap().frames_sent, 0);
+    assert_clean(&rig.nics);
+}
+
+#[test]
+fn a_queue_pair_of_one_port_does_not_hear_the_other_ports_wire() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let config = QpConfig::default();
+    let (mut a, mut b) = (Side::on(rig.open(0), &config), Side::on(rig.open(1), &config));
+    // Both ports of NIC 1 have the address, so that only the port tells them apart.
+    let address = TwoPorts::address(1, FIRST);
+    let entry = GidEntry {
+        gid: Gid::from_ip(address),
+        version: RoceVersion::V2,
+        mac: rig.mac(1),
+        vlan: None,
+    };
+    let source = port(&b.context, SECOND).add_gid(entry).unwrap();
+    let own = TwoPorts::gid_index(0, &port(&a.context, FIRST));
+    let (a_qpn, b_qpn) = (a.qp.qpn(), b.qp.qpn());
+    let ways = [
+        (&mut a, FIRST, Path::to_ip(own, address, rig.mac(1)), b_qpn),
+        (
+            &mut b,
+            SECOND,
+            Path::to_ip(source, TwoPorts::address(0, FIRST), rig.mac(0)),
+            a_qpn,
+        ),
+    ];
+    for (side, number, path, remote) in ways {
+        let to_init = ToInit {
+            port: number,
+            ..ToInit::default()
+        };
+        let rts = ToRts {
+            timeout: 8,
+            retry_count: 1,
+            ..ToRts::new(5)
+        };
+        side.qp.modify_to_init(&to_init).unwrap();
+        side.qp.modify_to_rtr(&ToRtr::new(path, remote, 5)).unwrap();
+        side.qp.modify_to_rts(&rts).unwrap();
+    }
+    a.qp.post_send_list(&[write(&b)]).unwrap();
+    assert_eq!(a.failure().status, WcStatus::TransportRetryExceeded);
+    let dropped = rig
+        .nics
+        .runner
+        .with_nic(1, |nic| nic.data_plane.counters.dropped_address);
+    assert_eq!(dropped, Some(2), "the request and its repetition");
+    assert_eq!(b.bytes(0, 12), [0; 12]);
+    assert_clean(&rig.nics);
+}
+
+fn datagram(to: &Ah, qpn: Qpn) -> SendWr<'_> {
+    let op = SendOp::SendTo {
+        data: Payload::Inline(b"hello"),
+        imm: None,
+        to,
+        qpn,
+        qkey: 7,
+    };
+    SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED,
+    }
+}
+
+#[test]
+fn datagrams_go_by_the_port_of_handle_and_queue_pair() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let config = QpConfig {
+        qp_type: QpType::Ud,
+        ..QpConfig::default()
+    };
+    let (mut a, mut b) = (Side::on(rig.open(0), &config), Side::on(rig.open(1), &config));
+    for side in [&mut a, &mut b] {
+        let to = ToInit {
+            port: SECOND,
+            ..ToInit::ud(7)
+        };
+        side.qp.start_datagrams(&to).unwrap();
+    }
+    let source = TwoPorts::gid_index(0, &port(&a.context, SECOND));
+    let path = Path::to_ip(source, TwoPorts::address(1, SECOND), rig.mac(1));
+    let sges = [b.mr.sge(0..100).unwrap()];
+    b.qp.post_recv_list(&[RecvWr {
+        wr_id: 3,
+        sges: &sges,
+    }])
+    .unwrap();
+    let qpn = b.qp.qpn();
+    let other = Ah::new(&a.pd, &path).expect("a handle for port 1");
+    let refused = a.qp.post_send(&datagram(&other, qpn)).unwrap_err();
+    assert_eq!(
+        refused,
+        PostError::OtherPort {
+            handle: FIRST,
+            queue: SECOND
+        }
+    );
+    let ah = Ah::on_port(&a.pd, &path, SECOND).unwrap();
+    a.qp.post_send_list(&[datagram(&ah, qpn)]).unwrap();
+    let _ = a.success();
+    assert_eq!(b.success().byte_len, 45);
+    let third = PortNumber::new(3).unwrap();
+    assert_eq!(
+        Ah::on_port(&a.pd, &path, third),
+        Err(PathError::NoSuchPort { port: third })
+    );
+    assert_clean(&rig.nics);
+}
+
+#[test]
+fn ports_that_a_nic_does_not_have_are_refused_by_name() {
+    let rig = TwoPorts::new(Profile::connectx4());
+    let context = rig.open(0);
+    let third = PortNumber::new(3).unwrap();
+    assert_eq!(context.port_count(), 2);
+    let numbers: Vec<u8> = context.ports().map(|port| port.number().get()).collect();
+    assert_eq!(numbers, [1, 2]);
+    let error = context.port(third).unwrap_err().to_string();
+    assert!(error.contains("port") && error.contains("at most 2"), "{error}");
+    let mut side = Side::on(context, &QpConfig::default());
+    let error = side.qp.modify_to_init(&ToInit {
+        port: third,
+        ..ToInit::default()
+    });
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("port 3"), "{error}");
+
+    // A NIC of one port, as most are.
+    let nics = Nics::pair(Profile::connectx4());
+    let config = OpenConfig::new().command_timeout(Duration::from_secs(10));
+    let asked = config.clone().address_on(SECOND, TwoPorts::address(0, SECOND));
+    let error = Context::open(nics.function(0), asked).unwrap_err();
+    let error = std::error::Error::source(&error).map(ToString::to_string);
+    assert!(
+        error.as_ref().is_some_and(|e| e.contains("at most 1")),
+        "{error:?}"
+    );
+    let context = Context::open(nics.function(0), config).unwrap();
+    assert_eq!(context.port_count(), 1);
+    assert!(context.port(SECOND).is_err());
+    assert!(context.port(FIRST).unwrap().gids().size() > 0);
+}
