@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroce::function::{FunctionAddress, PciAddress};
 use ferroce::host::Host;
 use ferroce::port::MacAddress;
+use ferroce_nic_model::profile::Profile as NicProfile;
 
 use crate::cmtools::CmArgs;
 use crate::exercise::Step;
@@ -213,9 +214,13 @@ pub struct ModelArgs {
     pub profile: Profile,
 
     /// Where the frames of a single NIC go: `dgram:LOCAL,REMOTE` (unix datagram sockets, one Ethernet frame each, as
-    /// QEMU's `-netdev dgram`), or `none`: no cable.
+    /// QEMU's `-netdev dgram`), or `none`: no cable. Given once for each port, from port 1 on.
     #[arg(long, value_name = "WIRE", default_value = "none")]
-    pub wire: Wire,
+    pub wire: Vec<Wire>,
+
+    /// Ports of the NIC, each with a wire of its own; two NICs have a cable for each.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(NicProfile::MAX_PORTS)))]
+    pub ports: u8,
 
     /// How the wire misbehaves.
     #[command(flatten)]

@@ -1,10 +1,12 @@
 //! `ferroce info`: what a NIC is and can, from our own queries.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function;
-use ferroce::port::PortState;
+use ferroce::gid::{GidEntry, GidTable};
+use ferroce::port::{PortAttributes, PortState};
 use serde::Serialize;
 
 use crate::args::InfoArgs;
@@ -23,6 +25,16 @@ struct Info {
     sys_image_guid: String,
     limits: Limits,
     clock: Clock,
+    port: Port,
+    gids: Vec<GidRow>,
+    /// Ports after the first, on a NIC that has any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    further_ports: Vec<FurtherPort>,
+}
+
+#[derive(Debug, Serialize)]
+struct FurtherPort {
+    number: u8,
     port: Port,
     gids: Vec<GidRow>,
 }
@@ -106,12 +118,11 @@ pub fn run(args: &InfoArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn gather(context: &Context, device: String, msix_vectors: u16) -> Result<Info, CliError> {
+fn gather(context: &Arc<Context>, device: String, msix_vectors: u16) -> Result<Info, CliError> {
     let port = context
         .port_attributes()
         .map_err(|e| CliError::Other(crate::error::chain(&e)))?;
     let cap = context.caps().general();
-    let roce = context.caps().roce();
     Ok(Info {
         device,
         product: context.product(),
@@ -145,37 +156,55 @@ fn gather(context: &Context, device: String, msix_vectors: u16) -> Result<Info, 
             completion_vectors: context.completion_vectors(),
         },
         clock: clock(context),
-        port: Port {
-            state: match port.state {
-                PortState::Active => "PORT_ACTIVE".to_string(),
-                PortState::Down => "PORT_DOWN".to_string(),
-                other => format!("{other:?}"),
-            },
-            link_layer: if roce.is_some() {
-                "Ethernet, RoCE"
-            } else {
-                "Ethernet, no RoCE"
-            },
-            mac: port.mac.to_string(),
-            mtu: port.mtu,
-            max_mtu: port.max_mtu,
-            active_path_mtu: port.active_path_mtu,
-            speed_gbps: port.speed_mbps.map(|m| f64::from(m) / 1000.0),
-            eswitch_manager: cap.eswitch_manager(),
-        },
-        gids: context
-            .gids()
-            .entries()
-            .into_iter()
-            .map(|(index, entry)| GidRow {
-                index,
-                gid: entry.gid.to_string(),
-                version: entry.version.to_string(),
-                mac: entry.mac.to_string(),
-                vlan: entry.vlan,
-            })
-            .collect(),
+        port: port_of(context, &port),
+        gids: rows(context.gids()),
+        further_ports: further_ports(context)?,
     })
+}
+
+fn further_ports(context: &Arc<Context>) -> Result<Vec<FurtherPort>, CliError> {
+    let further = context.ports().skip(1).map(|port| {
+        let attributes = port.attributes();
+        let attributes = attributes.map_err(|e| CliError::Other(crate::error::chain(&e)))?;
+        Ok(FurtherPort {
+            number: port.number().get(),
+            port: port_of(context, &attributes),
+            gids: rows(port.gids()),
+        })
+    });
+    further.collect()
+}
+
+fn port_of(context: &Context, port: &PortAttributes) -> Port {
+    Port {
+        state: match port.state {
+            PortState::Active => "PORT_ACTIVE".to_string(),
+            PortState::Down => "PORT_DOWN".to_string(),
+            other => format!("{other:?}"),
+        },
+        link_layer: if context.caps().roce().is_some() {
+            "Ethernet, RoCE"
+        } else {
+            "Ethernet, no RoCE"
+        },
+        mac: port.mac.to_string(),
+        mtu: port.mtu,
+        max_mtu: port.max_mtu,
+        active_path_mtu: port.active_path_mtu,
+        speed_gbps: port.speed_mbps.map(|m| f64::from(m) / 1000.0),
+        eswitch_manager: context.caps().general().eswitch_manager(),
+    }
+}
+
+fn rows(gids: &GidTable) -> Vec<GidRow> {
+    let row = |(index, entry): (u16, GidEntry)| GidRow {
+        index,
+        gid: entry.gid.to_string(),
+        version: entry.version.to_string(),
+        mac: entry.mac.to_string(),
+        vlan: entry.vlan,
+    };
+    gids.entries().into_iter().map(row).collect()
 }
 
 fn clock(context: &Context) -> Clock {
@@ -265,8 +294,15 @@ fn text(info: &Info) -> String {
     line("device_clock", &clock_line(&info.clock));
     line("msix_vectors", &limits.msix_vectors);
     line("completion_vectors", &limits.completion_vectors);
-    let port = &info.port;
-    out.push_str("    port 1\n");
+    port_text(&mut out, 1, &info.port, &info.gids);
+    for further in &info.further_ports {
+        port_text(&mut out, further.number, &further.port, &further.gids);
+    }
+    out
+}
+
+fn port_text(out: &mut String, number: u8, port: &Port, gids: &[GidRow]) {
+    out.push_str(&format!("    port {number}\n"));
     let mut line = |name: &str, value: &dyn std::fmt::Display| {
         out.push_str(&format!("        {name:<20}{value}\n"));
     };
@@ -280,12 +316,11 @@ fn text(info: &Info) -> String {
         None => line("speed", &"not said"),
     }
     line("eswitch_manager", &port.eswitch_manager);
-    for gid in &info.gids {
+    for gid in gids {
         let vlan = gid.vlan.map_or(String::new(), |v| format!(", VLAN {v}"));
         line(
             &format!("GID[{:3}]", gid.index),
             &format_args!("{}, {}{vlan}", gid.gid, gid.version),
         );
     }
-    out
 }

@@ -32,7 +32,14 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
     if args.socket.len() > 2 {
         return Err(CliError::Other("--socket can be given once or twice".to_string()));
     }
-    if args.socket.len() == 2 && args.wire != Wire::None {
+    if args.wire.len() > usize::from(args.ports) {
+        return Err(CliError::Other(format!(
+            "--wire is given {} times, and the NIC has {} port(s); see --ports",
+            args.wire.len(),
+            args.ports
+        )));
+    }
+    if args.socket.len() == 2 && args.wire.iter().any(|wire| *wire != Wire::None) {
         return Err(CliError::Other(
             "--wire is for one NIC; two are joined by a cable".to_string(),
         ));
@@ -48,7 +55,7 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
     let pcap = args.pcap.as_deref().map(create_pcap).transpose()?;
     let models = match args.socket.len() {
         2 => Models::Pair(Box::new(testbed_with(
-            [args.profile, args.profile].map(|p| profile(p, args.no_reset)),
+            [args.profile, args.profile].map(|p| profile(p, args.no_reset).with_ports(args.ports)),
             args.mac,
             &args.faults,
             pcap.clone(),
@@ -57,7 +64,8 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
             profile: args.profile,
             no_reset: args.no_reset,
             mac: args.mac,
-            wire: &args.wire,
+            wires: &args.wire,
+            ports: args.ports,
             faults: &args.faults,
             pcap: pcap.clone(),
         })?),
@@ -116,14 +124,25 @@ pub struct SingleNic<'a> {
     /// Without function reset.
     pub no_reset: bool,
     pub mac: MacAddress,
-    pub wire: &'a Wire,
+    /// Of its ports, from port 1 on; a port without is not plugged in.
+    pub wires: &'a [Wire],
+    pub ports: u8,
     pub faults: &'a FaultArgs,
     pub pcap: Option<PcapFile>,
 }
 
 /// Starts a model of one NIC.
 pub fn single(args: &SingleNic<'_>) -> Result<Runner, CliError> {
-    let port: Box<dyn Port> = match args.wire {
+    let ends = args.wires.iter().map(|wire| end(wire, args));
+    let profile = profile(args.profile, args.no_reset).with_ports(args.ports);
+    let nic = Nic::with_wires(profile.with_mac(args.mac.0), ends.collect::<Result<_, _>>()?);
+    Runner::new(vec![nic], Arc::new(RealClock::new()), Drive::default())
+        .map_err(|e| CliError::System("can't start the model's thread", e))
+}
+
+/// A NIC's end of a wire.
+fn end(wire: &Wire, args: &SingleNic<'_>) -> Result<Box<dyn Port>, CliError> {
+    let port: Box<dyn Port> = match wire {
         // A cable whose other end is not plugged in.
         Wire::None => Box::new(cable(1).0),
         Wire::Dgram { local, remote } => Box::new(DgramPort::bind(local, remote).map_err(link)?),
@@ -133,15 +152,10 @@ pub fn single(args: &SingleNic<'_>) -> Result<Runner, CliError> {
         None => port,
     };
     let faults = wire_faults(args.faults);
-    let port: Box<dyn Port> = if faults.is_none() {
-        port
-    } else {
-        Box::new(FaultPort::new(port, faults).map_err(link)?)
-    };
-    let profile = profile(args.profile, args.no_reset).with_mac(args.mac.0);
-    let nic = Nic::new(profile, port);
-    Runner::new(vec![nic], Arc::new(RealClock::new()), Drive::default())
-        .map_err(|e| CliError::System("can't start the model's thread", e))
+    if faults.is_none() {
+        return Ok(port);
+    }
+    Ok(Box::new(FaultPort::new(port, faults).map_err(link)?))
 }
 
 fn link(error: LinkError) -> CliError {

@@ -3,6 +3,7 @@
 //! ```text
 //!   driver A ─ device 0 ─ NIC ─ faults ═ pcap ═ cable ═══ faults ─ NIC ─ device 1 ─ driver B
 //! ```
+//! NICs of several ports have a cable for each, between ports of the same number.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -12,6 +13,7 @@ use ferroce_vfio_user::device::PciDevice;
 
 use crate::clock::{Clock, Nanos, RealClock};
 use crate::engine::Counters;
+use crate::engine::ports::{FIRST_PORT, PortNumber};
 use crate::fw;
 use crate::link::cable::{CableControl, DEFAULT_DEPTH, cable};
 use crate::link::fault::{FaultCounters, FaultPort, Faults};
@@ -80,9 +82,9 @@ pub struct NicStats {
     pub firmware_violations: u64,
     /// Interrupts raised.
     pub interrupts: u64,
-    /// Frames that the port sent and received.
+    /// Frames that the (first) port sent and received.
     pub port: PortCounters,
-    /// What the wire did to the frames that the port sent.
+    /// What the (first) port's wire did to the frames that it sent.
     pub faults: FaultCounters,
     /// Objects that are there, by kind.
     pub objects: Vec<(&'static str, u32)>,
@@ -92,8 +94,37 @@ pub struct NicStats {
 #[derive(Debug)]
 pub struct Testbed {
     runner: Runner,
+    /// One for each port, from port 1 on.
+    wires: Vec<Wire>,
+}
+
+/// What joins a port of either NIC.
+#[derive(Debug)]
+struct Wire {
     faults: [SharedFaults; 2],
     cable: CableControl,
+}
+
+impl Wire {
+    fn new(pcap: Option<PcapFile>, faults: Faults) -> Result<Wire, TestbedError> {
+        let (a, b) = cable(DEFAULT_DEPTH);
+        let control = a.control();
+        let a: Box<dyn Port> = match pcap {
+            Some(file) => Box::new(PcapPort::new(a, file)),
+            None => Box::new(a),
+        };
+        let other = Faults {
+            seed: faults.seed.wrapping_add(1),
+            ..faults
+        };
+        Ok(Wire {
+            faults: [
+                SharedFaults::new(a, faults)?,
+                SharedFaults::new(Box::new(b), other)?,
+            ],
+            cable: control,
+        })
+    }
 }
 
 impl Testbed {
@@ -102,30 +133,22 @@ impl Testbed {
     /// # Errors
     /// Fractions of the faults that are none; the system gives no thread.
     pub fn new(config: TestbedConfig) -> Result<Testbed, TestbedError> {
-        let (a, b) = cable(DEFAULT_DEPTH);
-        let control = a.control();
-        let a: Box<dyn Port> = match config.pcap {
-            Some(file) => Box::new(PcapPort::new(a, file)),
-            None => Box::new(a),
-        };
-        let other = Faults {
-            seed: config.faults.seed.wrapping_add(1),
-            ..config.faults
-        };
-        let faults = [
-            SharedFaults::new(a, config.faults)?,
-            SharedFaults::new(Box::new(b), other)?,
-        ];
+        // Where one NIC has fewer ports, the others of its peer have a cable that leads to nobody.
+        let ports = config.profiles.iter().map(Profile::ports).max().unwrap_or(1);
+        let wires = (0..ports).map(|_| Wire::new(config.pcap.clone(), config.faults));
+        let wires = wires.collect::<Result<Vec<Wire>, TestbedError>>()?;
         let mut nics = Vec::new();
-        for (profile, port) in config.profiles.into_iter().zip(&faults) {
-            let mut nic = Nic::new(profile, Box::new(port.clone()));
+        for (index, profile) in config.profiles.into_iter().enumerate() {
+            let ends = wires
+                .iter()
+                .map(|wire| -> Box<dyn Port> { Box::new(wire.faults[index].clone()) });
+            let mut nic = Nic::with_wires(profile, ends.collect());
             nic.data_plane.set_icrc(config.icrc);
             nics.push(nic);
         }
         Ok(Testbed {
             runner: Runner::new(nics, config.clock, config.drive)?,
-            faults,
-            cable: control,
+            wires,
         })
     }
 
@@ -147,7 +170,7 @@ impl Testbed {
 
     /// What NIC `index` counted; `None` past 1.
     pub fn stats(&self, index: usize) -> Option<NicStats> {
-        let faults = self.faults.get(index)?.lock().fault_counters();
+        let faults = self.wires.first()?.faults.get(index)?.lock().fault_counters();
         self.with_nic(index, |nic| NicStats {
             engine: nic.data_plane.counters,
             transport: nic.data_plane.transport_counters(),
@@ -166,16 +189,25 @@ impl Testbed {
     /// A fraction that is none; nothing changes then.
     pub fn set_faults(&self, faults: Faults) -> Result<(), LinkError> {
         faults.validate()?;
-        for (port, seed) in self.faults.iter().zip([0, 1]) {
-            let seed = faults.seed.wrapping_add(seed);
-            port.lock().set_faults(Faults { seed, ..faults })?;
+        for wire in &self.wires {
+            for (port, seed) in wire.faults.iter().zip([0, 1]) {
+                let seed = faults.seed.wrapping_add(seed);
+                port.lock().set_faults(Faults { seed, ..faults })?;
+            }
         }
         Ok(())
     }
 
-    /// Pulls the cable out, or puts it back in.
+    /// Pulls the (first ports') cable out, or puts it back in.
     pub fn set_cable(&self, up: bool) {
-        self.cable.set_up(up);
+        self.set_cable_of(FIRST_PORT, up);
+    }
+
+    /// Pulls the cable of the ports of that number out, or puts it back in.
+    pub fn set_cable_of(&self, port: PortNumber, up: bool) {
+        if let Some(wire) = self.wires.get(usize::from(port).wrapping_sub(1)) {
+            wire.cable.set_up(up);
+        }
         // The NICs look at their ports when something calls them.
         self.with_nic(0, |_| ());
     }

@@ -4,18 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ferroce::context::{Context, OpenConfig, Port};
+use ferroce::function::InProcess;
 use ferroce::gid::{Gid, RoceVersion};
-use ferroce::port::{MacAddress, PortNumber};
-use ferroce_nic_model::clock::RealClock;
-use ferroce_nic_model::link::cable::{CableControl, cable};
-use ferroce_nic_model::nic::Nic;
-use ferroce_nic_model::profile::Profile;
-use ferroce_nic_model::runner::{Drive, Runner};
-
-use crate::nics::Nics;
-
-/// Frames that a cable holds in each direction.
-const CABLE_DEPTH: usize = 4096;
+use ferroce::port::PortNumber;
+use ferroce_firmware_iface::event::PortChange;
+use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 
 /// The second port.
 pub const SECOND: PortNumber = match PortNumber::new(2) {
@@ -26,53 +19,55 @@ pub const SECOND: PortNumber = match PortNumber::new(2) {
 /// The NICs and their cables.
 #[derive(Debug)]
 pub struct TwoPorts {
-    /// The NICs.
-    pub nics: Nics,
-    cables: [CableControl; 2],
+    /// The NICs and their cables.
+    pub testbed: Testbed,
+}
+
+impl Default for TwoPorts {
+    fn default() -> Self {
+        TwoPorts::new()
+    }
 }
 
 impl TwoPorts {
-    /// Two NICs of that kind, with MACs that end in 1 and 2.
-    pub fn new(profile: Profile) -> TwoPorts {
-        let [a, b, c, d, e, _] = profile.mac;
-        let wires = [cable(CABLE_DEPTH), cable(CABLE_DEPTH)];
-        let cables = [wires[0].0.control(), wires[1].0.control()];
-        let [(a1, b1), (a2, b2)] = wires;
-        let profile = profile.with_ports(2);
-        let nics = vec![
-            Nic::with_wires(
-                profile.clone().with_mac([a, b, c, d, e, 1]),
-                vec![Box::new(a1), Box::new(a2)],
-            ),
-            Nic::with_wires(
-                profile.with_mac([a, b, c, d, e, 2]),
-                vec![Box::new(b1), Box::new(b2)],
-            ),
-        ];
-        let runner = Runner::new(nics, Arc::new(RealClock::new()), Drive::default()).expect("an engine");
+    /// Two NICs of the default kind.
+    pub fn new() -> TwoPorts {
+        let TestbedConfig { profiles, .. } = TestbedConfig::default();
+        let config = TestbedConfig {
+            profiles: profiles.map(|profile| profile.with_ports(2)),
+            ..TestbedConfig::default()
+        };
         TwoPorts {
-            nics: Nics { runner },
-            cables,
+            testbed: Testbed::new(config).expect("a testbed"),
         }
     }
 
     /// Pulls the cable of a port out, or puts it back in.
     pub fn set_cable(&self, port: PortNumber, up: bool) {
-        self.cables[usize::from(port.get() - 1)].set_up(up);
-        // The NICs look at their ports when something calls them.
+        self.testbed.set_cable_of(port.get(), up);
+    }
+
+    /// Has a NIC's firmware tell of a change of a port.
+    pub fn announce(&self, index: usize, port: PortNumber, change: PortChange) {
+        self.testbed
+            .with_nic(index, |nic| nic.firmware().announce(port.get(), change));
+    }
+
+    /// Whether the drivers kept to the rules of both NICs.
+    ///
+    /// # Panics
+    /// If a NIC has counted a violation.
+    pub fn assert_clean(&self) {
         for index in 0..2 {
-            self.nics.runner.with_nic(index, |_| ());
+            let stats = self.testbed.stats(index).expect("a NIC");
+            let broken = (stats.data_path_violations, stats.firmware_violations);
+            assert_eq!(broken, (0, 0), "NIC {index}: {stats:?}");
         }
     }
 
     /// The address of a NIC's port.
     pub fn address(index: usize, port: PortNumber) -> IpAddr {
         IpAddr::V4(Ipv4Addr::new(10, 9, port.get(), 1 + index as u8))
-    }
-
-    /// The MAC address of a NIC.
-    pub fn mac(&self, index: usize) -> MacAddress {
-        MacAddress(self.nics.firmware(index, |fw| fw.mac()))
     }
 
     /// Brings a NIC up, with an address on each port.
@@ -82,7 +77,9 @@ impl TwoPorts {
             .fold(OpenConfig::new(), |config, port| {
                 config.address_on(port, TwoPorts::address(index, port))
             });
-        Context::open(self.nics.function(index), config).expect("the NIC comes up")
+        let device = self.testbed.device(index).expect("a NIC");
+        let function = InProcess::new(&format!("nic{index}"), device).expect("an in-process function");
+        Context::open(Arc::new(function), config).expect("the NIC comes up")
     }
 
     /// The index of the RoCE v2 GID of a port's IPv4 address.

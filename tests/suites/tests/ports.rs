@@ -15,7 +15,7 @@ use ferroce::verbs::{
 use ferroce_firmware_iface::event::PortChange;
 use ferroce_nic_model::profile::Profile;
 use ferroce_suites::nics::Nics;
-use ferroce_suites::pair::{PATIENCE, Side};
+use ferroce_suites::pair::{PATIENCE, Side, mac};
 use ferroce_suites::two_ports::{SECOND, TwoPorts};
 
 const FIRST: PortNumber = PortNumber::FIRST;
@@ -33,19 +33,9 @@ fn changed(port: PortNumber, change: PortChange) -> AsyncEvent {
     AsyncEvent::Port { port, change }
 }
 
-fn assert_clean(nics: &Nics) {
-    for index in 0..2 {
-        assert_eq!(nics.violations(index), Vec::<String>::new());
-        let violations = nics
-            .runner
-            .with_nic(index, |nic| nic.data_plane.violations.total());
-        assert_eq!(violations, Some(0));
-    }
-}
-
 #[test]
 fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let context = rig.open(0);
     let second = port(&context, SECOND);
     let on_first = port(&context, FIRST).subscribe().expect("a subscription");
@@ -54,7 +44,7 @@ fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
     rig.set_cable(SECOND, false);
     let down = changed(SECOND, PortChange::DOWN);
     assert_eq!(next(&on_second[0]), down, "port error");
-    rig.nics.firmware(0, |fw| fw.announce(2, PortChange::GUID));
+    rig.announce(0, SECOND, PortChange::GUID);
     let guid = changed(SECOND, PortChange::GUID);
     assert_eq!(next(&on_second[0]), guid, "GID change, by firmware");
     let entry = GidEntry {
@@ -81,7 +71,7 @@ fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
     for (at, expected) in ours.iter().enumerate().skip(2) {
         assert_eq!(next(&on_second[0]), *expected, "event {at}");
     }
-    rig.nics.firmware(0, |fw| fw.announce(1, PortChange::LID));
+    rig.announce(0, FIRST, PortChange::LID);
     let end = changed(FIRST, PortChange::LID);
     assert_eq!(next(&on_first), end, "the first that port 1 hears of");
 
@@ -102,12 +92,12 @@ fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
         [FIRST, SECOND].map(|number| port(&context, number).attributes().unwrap().state),
         [PortState::Active; 2]
     );
-    assert_clean(&rig.nics);
+    rig.assert_clean();
 }
 
 #[test]
 fn g06_a_port_that_is_down_leaves_the_other_as_it_is() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let context = rig.open(0);
     let events = port(&context, SECOND).subscribe().unwrap();
     for (number, other) in [(SECOND, FIRST), (FIRST, SECOND)] {
@@ -126,24 +116,22 @@ fn g06_a_port_that_is_down_leaves_the_other_as_it_is() {
     );
     drop(events);
     context.close().expect("nobody holds it");
-    assert_eq!(rig.nics.violations(0), Vec::<String>::new());
+    rig.assert_clean();
 }
 
 /// Connects two sides by the port of that number of either NIC.
-fn connect(rig: &TwoPorts, a: &mut Side, b: &mut Side, number: PortNumber, adjust: impl Fn(&mut ToRts)) {
+fn connect(a: &mut Side, b: &mut Side, number: PortNumber) {
     let (a_qpn, b_qpn) = (a.qp.qpn(), b.qp.qpn());
     for (side, index, remote) in [(a, 0, b_qpn), (b, 1, a_qpn)] {
         let source = TwoPorts::gid_index(index, &port(&side.context, number));
-        let path = Path::to_ip(source, TwoPorts::address(1 - index, number), rig.mac(1 - index));
+        let path = Path::to_ip(source, TwoPorts::address(1 - index, number), mac(1 - index));
         let to_init = ToInit {
             port: number,
             ..ToInit::default()
         };
-        let mut rts = ToRts::new(5);
-        adjust(&mut rts);
         side.qp.modify_to_init(&to_init).expect("INIT");
         side.qp.modify_to_rtr(&ToRtr::new(path, remote, 5)).expect("RTR");
-        side.qp.modify_to_rts(&rts).expect("RTS");
+        side.qp.modify_to_rts(&ToRts::new(5)).expect("RTS");
     }
 }
 
@@ -161,10 +149,10 @@ fn write(to: &Side) -> SendWr<'static> {
 
 #[test]
 fn traffic_goes_by_the_queue_pairs_port_and_is_counted_there() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let config = QpConfig::default();
     let (mut a, mut b) = (Side::on(rig.open(0), &config), Side::on(rig.open(1), &config));
-    connect(&rig, &mut a, &mut b, SECOND, |_| ());
+    connect(&mut a, &mut b, SECOND);
     a.qp.post_send_list(&[write(&b)]).unwrap();
     let _ = a.success();
     assert_eq!(b.bytes(0, 12), b"by that port");
@@ -173,12 +161,12 @@ fn traffic_goes_by_the_queue_pairs_port_and_is_counted_there() {
     assert_eq!((sent(FIRST), received(FIRST)), (0, 0));
     assert!(sent(SECOND) >= 1 && received(SECOND) >= 1);
     assert_eq!(a.context.port_counters().unwrap().frames_sent, 0);
-    assert_clean(&rig.nics);
+    rig.assert_clean();
 }
 
 #[test]
 fn a_queue_pair_of_one_port_does_not_hear_the_other_ports_wire() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let config = QpConfig::default();
     let (mut a, mut b) = (Side::on(rig.open(0), &config), Side::on(rig.open(1), &config));
     // Both ports of NIC 1 have the address, so that only the port tells them apart.
@@ -186,18 +174,18 @@ fn a_queue_pair_of_one_port_does_not_hear_the_other_ports_wire() {
     let entry = GidEntry {
         gid: Gid::from_ip(address),
         version: RoceVersion::V2,
-        mac: rig.mac(1),
+        mac: mac(1),
         vlan: None,
     };
     let source = port(&b.context, SECOND).add_gid(entry).unwrap();
     let own = TwoPorts::gid_index(0, &port(&a.context, FIRST));
     let (a_qpn, b_qpn) = (a.qp.qpn(), b.qp.qpn());
     let ways = [
-        (&mut a, FIRST, Path::to_ip(own, address, rig.mac(1)), b_qpn),
+        (&mut a, FIRST, Path::to_ip(own, address, mac(1)), b_qpn),
         (
             &mut b,
             SECOND,
-            Path::to_ip(source, TwoPorts::address(0, FIRST), rig.mac(0)),
+            Path::to_ip(source, TwoPorts::address(0, FIRST), mac(0)),
             a_qpn,
         ),
     ];
@@ -218,12 +206,11 @@ fn a_queue_pair_of_one_port_does_not_hear_the_other_ports_wire() {
     a.qp.post_send_list(&[write(&b)]).unwrap();
     assert_eq!(a.failure().status, WcStatus::TransportRetryExceeded);
     let dropped = rig
-        .nics
-        .runner
+        .testbed
         .with_nic(1, |nic| nic.data_plane.counters.dropped_address);
     assert_eq!(dropped, Some(2), "the request and its repetition");
     assert_eq!(b.bytes(0, 12), [0; 12]);
-    assert_clean(&rig.nics);
+    rig.assert_clean();
 }
 
 fn datagram(to: &Ah, qpn: Qpn) -> SendWr<'_> {
@@ -243,7 +230,7 @@ fn datagram(to: &Ah, qpn: Qpn) -> SendWr<'_> {
 
 #[test]
 fn datagrams_go_by_the_port_of_handle_and_queue_pair() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let config = QpConfig {
         qp_type: QpType::Ud,
         ..QpConfig::default()
@@ -257,7 +244,7 @@ fn datagrams_go_by_the_port_of_handle_and_queue_pair() {
         side.qp.start_datagrams(&to).unwrap();
     }
     let source = TwoPorts::gid_index(0, &port(&a.context, SECOND));
-    let path = Path::to_ip(source, TwoPorts::address(1, SECOND), rig.mac(1));
+    let path = Path::to_ip(source, TwoPorts::address(1, SECOND), mac(1));
     let sges = [b.mr.sge(0..100).unwrap()];
     b.qp.post_recv_list(&[RecvWr {
         wr_id: 3,
@@ -283,12 +270,12 @@ fn datagrams_go_by_the_port_of_handle_and_queue_pair() {
         Ah::on_port(&a.pd, &path, third),
         Err(PathError::NoSuchPort { port: third })
     );
-    assert_clean(&rig.nics);
+    rig.assert_clean();
 }
 
 #[test]
 fn ports_that_a_nic_does_not_have_are_refused_by_name() {
-    let rig = TwoPorts::new(Profile::connectx4());
+    let rig = TwoPorts::new();
     let context = rig.open(0);
     let third = PortNumber::new(3).unwrap();
     assert_eq!(context.port_count(), 2);

@@ -239,7 +239,8 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
         profile: args.profile,
         no_reset: false,
         mac: args.mac.unwrap_or(MacAddress(model::DEFAULT_MAC)),
-        wire,
+        wires: std::slice::from_ref(wire),
+        ports: 1,
         faults: &args.faults,
         pcap: pcap.clone(),
     })?;
