@@ -91,15 +91,16 @@ impl Stack {
         let ((mac, sender), target) = (arp.sender, arp.target.1);
         let (sender_ip, target_ip) = (IpAddr::V4(sender), IpAddr::V4(target));
         let probe = sender.is_unspecified();
-        if !probe && !is_station(sender_ip) {
+        // Frames of ours were passed over already: this is somebody who gives our MAC for his own, and an answer would go to us.
+        if !probe && !is_station(sender_ip) || mac == self.mac {
             return Fate::Malformed;
         }
         // RFC 5227, 2.1.1 and 2.4: somebody has it, or wants it at the same time.
-        if mac != self.mac && self.state_of(vlan, sender_ip).is_some() {
+        if self.state_of(vlan, sender_ip).is_some() {
             self.conflict(now, vlan, sender_ip, mac);
             return Fate::Taken;
         }
-        if probe && arp.request && mac != self.mac && self.is_probing(vlan, target_ip) {
+        if probe && arp.request && self.is_probing(vlan, target_ip) {
             self.conflict(now, vlan, target_ip, mac);
             return Fate::Taken;
         }
@@ -305,7 +306,8 @@ impl Stack {
     ) -> Fate {
         let probe = src.is_unspecified();
         let group = solicited_node(target);
-        if target.is_multicast() || probe && (dst != group || has_option) {
+        // An answer to our own MAC would go to us.
+        if target.is_multicast() || probe && (dst != group || has_option) || mac == Some(self.mac) {
             return Fate::Malformed;
         }
         let (vlan, ip) = (frame.vlan, IpAddr::V6(target));

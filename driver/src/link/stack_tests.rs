@@ -767,6 +767,29 @@ fn floods_meet_bounds() {
     assert!(stack.counters().frames_dropped > 0 && stack.counters().events_lost > 0);
 }
 
+#[test]
+fn who_gives_our_mac_for_his_own_gets_no_answer() {
+    let mut wire = Wire::new(1);
+    wire.add(0, "10.9.0.1/24", DuplicateDetection::Optimistic);
+    let mut asked = |sender| {
+        let question = Arp {
+            request: true,
+            sender: (sender, "10.9.0.2".parse().unwrap()),
+            target: (MacAddress([0; 6]), "10.9.0.1".parse().unwrap()),
+        };
+        let mut frame = question.frame(BROADCAST, None);
+        frame[6..12].copy_from_slice(&mac(2).0);
+        let answers = wire.deliver(0, &frame);
+        answers
+            .iter()
+            .filter_map(|answer| arp_of(answer))
+            .filter(|arp| !arp.request)
+            .count()
+    };
+    assert_eq!((asked(mac(1)), asked(mac(2))), (0, 1));
+    assert_eq!(wire.stacks[0].counters().malformed, 1);
+}
+
 proptest! {
     /// Whatever comes, the stack stays within its bounds, and what it sends is well-formed and not to itself.
     #[test]
