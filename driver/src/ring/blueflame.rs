@@ -12,6 +12,9 @@
 //! the flush sends them off, and keeps those of the next turn from being combined with them or from passing them. The slots
 //! alternate, so that the device still has the last one in peace.
 //!
+//! Doorbells of the usual kind go to another register meanwhile, whose slots need not alternate: the two fences keep the
+//! order between them.
+//!
 //! A register is one queue's alone: the stores of two threads to one slot would mix, and a lock is nothing for the fast path.
 //!
 //! Source: PRM notes, section 8.1; the order as in rdma-core's mlx5 provider.

@@ -28,10 +28,10 @@ pub struct QpConfig {
     /// What its completions' time stamps are. [`TimestampFormat::RealTime`] is refused where the device doesn't have it; of a
     /// device that has nothing else, it is granted.
     pub timestamps: TimestampFormat,
-    /// Whether small send requests that are rung one at a time go to the device within the doorbell (BlueFlame), so that it need
-    /// not fetch them. It costs a UAR page for this queue pair alone, and a burst of stores instead of one; so it is off
-    /// by default, since vfio-pci maps BARs uncached today and there it only costs. Requests that are rung together, or don't
-    /// fit, take the usual way.
+    /// Whether [`Qp::ring_send_blueflame`](super::Qp::ring_send_blueflame) shall send small requests to the device within the
+    /// doorbell, so that it need not fetch them. It costs a UAR page for this queue pair alone, and each call a burst of stores
+    /// and two fences instead of one store; so it is off by default, since vfio-pci maps BARs uncached today and there it only
+    /// costs.
     pub blueflame: bool,
 }
 

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use ferroce_firmware_iface::cmds::DeallocUar;
 use ferroce_firmware_iface::command::Command;
 use ferroce_hw_regs::ids::UarPage;
-use ferroce_hw_regs::uar::{BF_OFFSET, PIECE_BYTES};
+use ferroce_hw_regs::uar::{BF_OFFSET, PAGE_BYTES, PIECE_BYTES};
 
 use super::error::CreateError;
-use super::local::LocalInner;
 use crate::caps::Caps;
 use crate::context::Context;
 use crate::reaper::Destroy;
-use crate::ring::{BlueFlame, SqProducer};
+use crate::ring::BlueFlame;
 use crate::uar::Uar;
 
 /// A UAR page that goes back when this goes.
@@ -24,10 +23,12 @@ pub(super) struct OwnUar {
 impl OwnUar {
     /// Whether the device has BlueFlame, in slots that hold a piece.
     pub(super) fn check(caps: &Caps) -> Result<(), CreateError> {
+        // Two slots that hold a piece, and the second register is still in the page.
+        let sizes = 2 * PIECE_BYTES as u64..=(PAGE_BYTES - BF_OFFSET) / 2;
         let what = if !caps.general().bf() {
             "it has no BlueFlame (bf)"
-        } else if caps.bf_reg_bytes() < 2 * PIECE_BYTES as u32 {
-            "its BlueFlame registers are too small (log_bf_reg_size)"
+        } else if !sizes.contains(&caps.bf_reg_bytes().into()) {
+            "its BlueFlame registers are of no use (log_bf_reg_size)"
         } else {
             return Ok(());
         };
@@ -46,11 +47,12 @@ impl OwnUar {
         &self.uar
     }
 
-    /// Its first BlueFlame register.
+    /// Its second BlueFlame register. The first is for doorbells alone, whose slots need not alternate.
     pub(super) fn register(&self) -> Result<BlueFlame, CreateError> {
-        let half = self.context.caps().bf_reg_bytes() / 2;
-        let slot = |at: u64| self.uar.page().burst(BF_OFFSET + at, half as usize);
-        Ok(BlueFlame::new([slot(0)?, slot(half.into())?]))
+        let bytes = self.context.caps().bf_reg_bytes();
+        let half = bytes / 2;
+        let slot = |at: u32| self.uar.page().burst(BF_OFFSET + u64::from(at), half as usize);
+        Ok(BlueFlame::new([slot(bytes)?, slot(bytes + half)?]))
     }
 }
 
@@ -68,10 +70,4 @@ impl Drop for OwnUar {
             done: None,
         });
     }
-}
-
-/// A send queue that rings by BlueFlame.
-pub(super) struct BlueFlameSq {
-    pub(super) sq: SqProducer<LocalInner>,
-    pub(super) register: BlueFlame,
 }

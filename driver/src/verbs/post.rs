@@ -70,15 +70,6 @@ impl Qp {
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         match &mut self.sq {
             Some(sq) => sq.post(wr),
-            None => self.post_send_blueflame(wr),
-        }
-    }
-
-    /// The same for a queue that rings by BlueFlame. Out of line, since the usual one does not.
-    #[inline(never)]
-    fn post_send_blueflame(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        match &mut self.blueflame {
-            Some(flame) => flame.sq.post(wr),
             None => Err(PostError::NoQueue { queue: "send" }),
         }
     }
@@ -86,16 +77,21 @@ impl Qp {
     /// Shows the device all send requests that were posted since the last call, by one doorbell.
     #[inline]
     pub fn ring_send(&mut self) {
-        match &mut self.sq {
-            Some(sq) => sq.ring(),
-            None => self.ring_send_blueflame(),
+        if let Some(sq) = &mut self.sq {
+            sq.ring();
         }
     }
 
-    #[inline(never)]
-    fn ring_send_blueflame(&mut self) {
-        if let Some(flame) = &mut self.blueflame {
-            flame.sq.ring_blueflame(&mut flame.register);
+    /// The same for a queue pair that was made for it ([`QpConfig::blueflame`](super::QpConfig::blueflame)): if it is one request,
+    /// and small, it goes to the device within the doorbell, which then need not fetch it. Other requests and other queue
+    /// pairs are rung for as ever. Both calls may be mixed.
+    ///
+    /// A call of its own, so that [`Qp::ring_send`] costs nothing more.
+    #[inline]
+    pub fn ring_send_blueflame(&mut self) {
+        match (&mut self.sq, &mut self.blueflame) {
+            (Some(sq), Some(register)) => sq.ring_blueflame(register),
+            _ => self.ring_send(),
         }
     }
 
@@ -125,7 +121,12 @@ impl Qp {
     /// [`BadWr`] names the first that can't be posted; those before it are.
     pub fn post_send_list(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
         let Some(sq) = &mut self.sq else {
-            return self.post_send_list_blueflame(wrs);
+            let error = PostError::NoQueue { queue: "send" };
+            return if wrs.is_empty() {
+                Ok(())
+            } else {
+                Err(BadWr { index: 0, error })
+            };
         };
         for (index, wr) in wrs.iter().enumerate() {
             if let Err(error) = sq.post(wr) {
@@ -135,16 +136,6 @@ impl Qp {
         }
         sq.ring();
         Ok(())
-    }
-
-    #[inline(never)]
-    fn post_send_list_blueflame(&mut self, wrs: &[SendWr<'_>]) -> Result<(), BadWr> {
-        let bad = wrs.iter().enumerate().find_map(|(index, wr)| {
-            let error = self.post_send_blueflame(wr).err()?;
-            Some(BadWr { index, error })
-        });
-        self.ring_send_blueflame();
-        bad.map_or(Ok(()), Err)
     }
 
     /// Posts a chain of receive requests and rings once.
@@ -196,15 +187,15 @@ impl Qp {
         buffer: LocalBuffer,
         range: Range<usize>,
     ) -> Result<(), Refused<LocalBuffer>> {
-        let into = match buffer.sge(&self.pd, range) {
-            Ok(sge) => sge,
-            Err(error) => return Err(Refused { error, buffer }),
-        };
-        let Some(sq) = self.any_sq() else {
+        let Some(sq) = &mut self.sq else {
             return Err(Refused {
                 error: PostError::NoQueue { queue: "send" },
                 buffer,
             });
+        };
+        let into = match buffer.sge(&self.pd, range) {
+            Ok(sge) => sge,
+            Err(error) => return Err(Refused { error, buffer }),
         };
         let sges = &[into];
         let op = match op {

@@ -13,7 +13,7 @@ use ferroce_hw_regs::uar;
 
 use super::atomics;
 use super::attr::{QpConfig, Shapes};
-use super::blueflame::{BlueFlameSq, OwnUar};
+use super::blueflame::OwnUar;
 use super::counters::CounterSet;
 use super::cq::{Consumers, Cq, Identity, lock};
 use super::error::{CreateError, DestroyError, ModifyError, made};
@@ -32,7 +32,7 @@ use crate::gid::Gid;
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::port::PortNumber;
 use crate::reaper::Destroy;
-use crate::ring::{QpState, QpType, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
+use crate::ring::{BlueFlame, QpState, QpType, RqProducer, SqProducer, WQEBB_BYTES, WqConsumer, WqShared};
 
 /// Bytes that a doorbell record takes: a cache line.
 const RECORD_BYTES: usize = 64;
@@ -64,10 +64,9 @@ pub struct Qp {
     /// The number that the device has for it.
     pub(super) qpn: Qpn,
     pub(super) state: QpState,
-    /// The send queue, unless it is the next.
     pub(super) sq: Option<SqProducer<LocalInner>>,
-    /// A send queue that rings by BlueFlame: apart, so that the usual one pays nothing for it.
-    pub(super) blueflame: Option<Box<BlueFlameSq>>,
+    /// The send queue's BlueFlame register.
+    pub(super) blueflame: Option<BlueFlame>,
     pub(super) rq: Option<RqProducer<LocalInner>>,
     pub(super) port: PortNumber,
     pub(super) counters: Option<CounterSet>,
@@ -203,21 +202,15 @@ impl Qp {
                 .map_or(&**self.pd.context().uar(), OwnUar::uar);
             let doorbell = uar.page().doorbell(uar::BF_OFFSET)?;
             let qpn = self.qpn.get();
-            let sq = SqProducer::new(
+            self.sq = Some(SqProducer::new(
                 ring,
                 record()?,
                 doorbell,
                 slots.clone(),
                 limits.in_domain(self.pd.domain()),
                 qpn,
-            );
-            match &self.own_uar {
-                Some(own) => {
-                    let register = own.register()?;
-                    self.blueflame = Some(Box::new(BlueFlameSq { sq, register }));
-                }
-                None => self.sq = Some(sq),
-            }
+            ));
+            self.blueflame = self.own_uar.as_ref().map(OwnUar::register).transpose()?;
         }
         if let (Some((shape, limits)), Some(slots)) = (shapes.rq, &self.slots.rq) {
             let ring = DmaRing::new(self.buffer.clone(), 0, (layout.rq_bytes / 16) as u32)?;
@@ -333,8 +326,7 @@ impl Qp {
     /// Requests that are posted and whose completions have not been polled: sends (those without a completion until a
     /// later one's is polled) and receives.
     pub fn outstanding(&self) -> (u32, u32) {
-        let blueflame = self.blueflame.as_ref().map(|flame| &flame.sq);
-        let sends = self.sq.as_ref().or(blueflame).map_or(0, SqProducer::outstanding);
+        let sends = self.sq.as_ref().map_or(0, SqProducer::outstanding);
         (sends, self.rq.as_ref().map_or(0, RqProducer::outstanding))
     }
 
@@ -398,15 +390,9 @@ impl Qp {
         })
     }
 
-    /// The send queue, however it rings.
-    pub(super) fn any_sq(&mut self) -> Option<&mut SqProducer<LocalInner>> {
-        let blueflame = self.blueflame.as_mut().map(|flame| &mut flame.sq);
-        self.sq.as_mut().or(blueflame)
-    }
-
     pub(super) fn set_state(&mut self, state: QpState) {
         self.state = state;
-        if let Some(sq) = self.any_sq() {
+        if let Some(sq) = &mut self.sq {
             sq.set_state(state);
         }
         if let Some(rq) = &mut self.rq {
@@ -424,9 +410,8 @@ impl Qp {
             sq: fresh(&old.sq),
             rq: fresh(&old.rq),
         };
-        let slots = self.slots.sq.clone();
-        if let (Some(sq), Some(slots)) = (self.any_sq(), slots) {
-            sq.reset(slots);
+        if let (Some(sq), Some(slots)) = (&mut self.sq, &self.slots.sq) {
+            sq.reset(slots.clone());
         }
         if let (Some(rq), Some(slots)) = (&mut self.rq, &self.slots.rq) {
             rq.reset(slots.clone());

@@ -293,10 +293,10 @@ impl Qp {
         // Sends without a completion are known to be done when a later one's comes; so there has to be a later one.
         let mut marked = false;
         loop {
-            if !marked && let Some(sq) = self.any_sq() {
+            if !marked && let Some(sq) = &mut self.sq {
                 match sq.post_marker() {
                     Ok(()) => {
-                        self.ring_send();
+                        sq.ring();
                         marked = true;
                     }
                     // Flushed requests will make room.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferroce::verbs::{CreateError, Payload, Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit};
+use ferroce::verbs::{CreateError, Payload, Qp, QpConfig, SendFlags, SendOp, SendWr, ToInit};
 use ferroce_nic_model::clock::ManualClock;
 use ferroce_nic_model::profile::Profile;
 use ferroce_nic_model::runner::Drive;
@@ -64,7 +64,7 @@ fn d01_wqes_of_all_sizes_reach_the_nic_in_the_doorbell() {
     for turn in 0..400usize {
         let (at, len) = (turn * 512, turn % 300);
         write(&mut pair, at, &data[..len]);
-        pair.a.qp.ring_send();
+        pair.a.qp.ring_send_blueflame();
         assert_eq!(pair.a.success().wr_id, at as u64);
         assert_eq!(pair.b.bytes(at, len), data[..len]);
     }
@@ -83,7 +83,7 @@ fn d01_batches_ring_once_and_singles_go_within_the_doorbell_in_any_mixture() {
         for i in 0..batch {
             write(&mut pair, (turn * 4 + i) * 64, &[turn as u8; 16]);
         }
-        pair.a.qp.ring_send();
+        pair.a.qp.ring_send_blueflame();
         rings += u64::from(batch > 0);
         singles += u64::from(batch == 1);
         pair.a
@@ -91,34 +91,36 @@ fn d01_batches_ring_once_and_singles_go_within_the_doorbell_in_any_mixture() {
             .into_iter()
             .for_each(|wc| drop(wc.result().expect("success")));
     }
-    // A READ is one of pointers, a SEND too, and lists ring by themselves.
+    // A READ is one of pointers; a list, and what is rung for as ever, go the usual way.
     let into = [pair.a.mr.sge(0..64).expect("within")];
     let remote = pair.b.mr.remote(64);
-    let read = SendOp::Read { into: &into, remote };
-    let flags = SendFlags::SIGNALED;
-    pair.a
-        .qp
-        .post_send_list(&[SendWr {
-            wr_id: 1,
-            op: read,
-            flags,
-        }])
-        .expect("there is room");
-    let _ = pair.a.success();
-    pair.b
-        .qp
-        .post_recv_list(&[RecvWr { wr_id: 0, sges: &[] }])
-        .expect("there is room");
-    let op = SendOp::Send {
-        data: Payload::Gather(&[]),
-        imm: None,
+    let read = SendWr {
+        wr_id: 1,
+        op: SendOp::Read { into: &into, remote },
+        flags: SendFlags::SIGNALED,
     };
-    pair.a
-        .qp
-        .post_send_list(&[SendWr { wr_id: 2, op, flags }])
-        .expect("there is room");
-    let _ = (pair.a.success(), pair.b.success());
-    assert_eq!(counted(&pair), (rings + 2, singles + 2, singles + 2));
+    for usual in [false, true, false, false, true, true, false] {
+        pair.a.qp.post_send(&read).expect("there is room");
+        if usual {
+            pair.a.qp.ring_send();
+        } else {
+            pair.a.qp.ring_send_blueflame();
+        }
+        let _ = pair.a.success();
+        pair.a.qp.post_send_list(&[read]).expect("there is room");
+        let _ = pair.a.success();
+    }
+    assert_eq!(counted(&pair), (rings + 14, singles + 4, singles + 4));
+    pair.assert_clean();
+}
+
+#[test]
+fn a_queue_pair_that_was_not_made_for_it_rings_as_ever() {
+    let mut pair = Pair::new(&QpConfig::default());
+    write(&mut pair, 0, &[1; 8]);
+    pair.a.qp.ring_send_blueflame();
+    let _ = pair.a.success();
+    assert_eq!(counted(&pair), (1, 0, 0));
     pair.assert_clean();
 }
 
@@ -135,14 +137,14 @@ fn d01_resets_errors_and_drops_keep_the_slots_in_turn_and_give_the_page_back() {
     };
     let with_one = uars(&pair);
     write(&mut pair, 0, &[1; 8]);
-    pair.a.qp.ring_send();
+    pair.a.qp.ring_send_blueflame();
     let _ = pair.a.success();
     drop(pair.a.qp.modify_to_reset().expect("RESET"));
     pair.b.qp.modify_to_reset().expect("RESET");
     pair.connect(|_, _| ());
     for turn in 0..3 {
         write(&mut pair, turn * 8, &[2; 8]);
-        pair.a.qp.ring_send();
+        pair.a.qp.ring_send_blueflame();
         let _ = pair.a.success();
     }
     let more = Qp::create(
@@ -209,7 +211,7 @@ fn d01_slots_alternate_for_as_long_as_the_indices_wrap() {
     // Three blocks each, past 65536 of them.
     for turn in 0..22_000usize {
         write(&mut pair, turn % 64 * 256, &[turn as u8; 140]);
-        pair.a.qp.ring_send();
+        pair.a.qp.ring_send_blueflame();
         assert!(pair.testbed.runner().step(), "the NICs never come to rest");
         let mut done = 0;
         pair.a
