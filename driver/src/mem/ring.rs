@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::{DmaBuffer, DmaError};
 
@@ -226,6 +226,35 @@ impl<const STRIDE: usize> RingEntry<'_, STRIDE> {
         unsafe { AtomicU8::from_ptr(self.field::<OFFSET, 1>()) }.load(Relaxed)
     }
 
+    /// Reads the big-endian word of 16 bits at `OFFSET`.
+    #[inline(always)]
+    pub fn load_be16<const OFFSET: usize>(&self) -> u16 {
+        // SAFETY: as in `load_u8`, of 2 bytes, aligned.
+        u16::from_be(unsafe { AtomicU16::from_ptr(self.field::<OFFSET, 2>().cast()) }.load(Relaxed))
+    }
+
+    /// Reads the byte at `OFFSET`, if it is used: other loads are made in any case, since the compiler takes each for
+    /// something that others see.
+    #[inline(always)]
+    pub fn used_u8<const OFFSET: usize>(&self) -> u8 {
+        // SAFETY: `field` gives an address of 1 byte within the buffer, which the ring keeps.
+        unsafe { used::load_u8(self.field::<OFFSET, 1>()) }
+    }
+
+    /// Reads the big-endian word of 32 bits at `OFFSET`, if it is used.
+    #[inline(always)]
+    pub fn used_be32<const OFFSET: usize>(&self) -> u32 {
+        // SAFETY: as in `used_u8`, of 4 bytes, aligned.
+        u32::from_be(unsafe { used::load_u32(self.field::<OFFSET, 4>()) })
+    }
+
+    /// Reads the big-endian word of 64 bits at `OFFSET`, if it is used.
+    #[inline(always)]
+    pub fn used_be64<const OFFSET: usize>(&self) -> u64 {
+        // SAFETY: as in `used_u8`, of 8 bytes, aligned.
+        u64::from_be(unsafe { used::load_u64(self.field::<OFFSET, 8>()) })
+    }
+
     /// Reads the big-endian word of 32 bits at `OFFSET`.
     #[inline(always)]
     pub fn load_be32<const OFFSET: usize>(&self) -> u32 {
@@ -246,6 +275,54 @@ impl<const STRIDE: usize> RingEntry<'_, STRIDE> {
         // SAFETY: OFFSET is within the entry.
         unsafe { self.at.add(OFFSET) }
     }
+}
+
+/// Loads that the compiler may leave out where their value is not used, which it does with no atomic one. Each is one
+/// instruction; none is moved over a barrier or a store, both of which may change memory.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod used {
+    use std::arch::asm;
+
+    macro_rules! load {
+        ($name:ident, $type:ty, $class:ident, $instruction:literal) => {
+            /// # Safety
+            /// `at` must be aligned and valid for reads; others may write there meanwhile.
+            #[inline(always)]
+            pub(super) unsafe fn $name(at: *mut u8) -> $type {
+                let value: $type;
+                // SAFETY: the caller vouches for the address; nothing but the output is changed.
+                unsafe {
+                    asm!($instruction, out($class) value, in(reg) at,
+                        options(pure, readonly, nostack, preserves_flags));
+                }
+                value
+            }
+        };
+    }
+    load!(load_u8, u8, reg_byte, "mov {0}, byte ptr [{1}]");
+    load!(load_u32, u32, reg, "mov {0:e}, dword ptr [{1}]");
+    load!(load_u64, u64, reg, "mov {0}, qword ptr [{1}]");
+}
+
+/// The same as atomic loads.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod used {
+    use super::{AtomicU8, AtomicU32, AtomicU64, Relaxed};
+
+    macro_rules! load {
+        ($name:ident, $type:ty, $atomic:ty) => {
+            /// # Safety
+            /// `at` must be aligned and valid for atomic reads.
+            #[inline(always)]
+            pub(super) unsafe fn $name(at: *mut u8) -> $type {
+                // SAFETY: the caller vouches for the address.
+                unsafe { <$atomic>::from_ptr(at.cast()) }.load(Relaxed)
+            }
+        };
+    }
+    load!(load_u8, u8, AtomicU8);
+    load!(load_u32, u32, AtomicU32);
+    load!(load_u64, u64, AtomicU64);
 }
 
 /// Consecutive entries of a ring, for writing.

@@ -36,6 +36,8 @@ const BYTE_CNT: usize = offset_of!(Cqe64, byte_cnt);
 const TIMESTAMP: usize = offset_of!(Cqe64, timestamp);
 /// Send opcode and QPN, WQE counter, signature, opcode and ownership.
 const LAST: usize = offset_of!(Cqe64, sop_drop_qpn);
+/// WQE counter.
+const WQE_COUNTER: usize = offset_of!(Cqe64, wqe_counter);
 /// The word that ends with an error CQE's two syndromes.
 const SYNDROMES: usize = offset_of!(ErrCqe, syndrome) - 3;
 /// Consumer indices are told to the device modulo 2^24.
@@ -153,11 +155,11 @@ impl<T> CqRing<T> {
     }
 
     /// Gives up to `max` of the next CQEs to `each`, as long as they are those of usual requests that succeeded; then no
-    /// buffer comes with them. How many there were. The others stay there, for [`CqRing::next`].
+    /// buffer comes with them. How many there were, and whether another one may be there: it stays, for [`CqRing::next`].
     ///
     /// Sends of one queue pair mostly complete in runs, so that its queue is looked up once for each run.
     #[inline(always)]
-    pub(crate) fn each_usual(&mut self, max: usize, mut each: impl FnMut(RawWc<T>)) -> usize {
+    pub(crate) fn each_usual(&mut self, max: usize, mut each: impl FnMut(RawWc<T>)) -> (usize, bool) {
         let (entries, lap_bit) = (self.mem.entries_view(), self.lap_bit);
         let mut place = Place::new(&mut self.ci);
         let mut count = 0;
@@ -165,7 +167,7 @@ impl<T> CqRing<T> {
             let mut entry = entries.entry(place.at);
             let mut op_own = entry.load_u8::<OP_OWN_OFFSET>();
             if (op_own & 1 != 0) != (place.at & lap_bit != 0) {
-                break;
+                return (count, false);
             }
             barrier::after_ownership();
             let key = user_index(&entry);
@@ -193,10 +195,8 @@ impl<T> CqRing<T> {
             };
             // More sends of the same queue pair.
             loop {
-                let cqe = Cqe {
-                    last: entry.load_be64::<LAST>(),
-                };
-                let Some(wr_id) = run.release_usual_at(cqe.wqe_index().into()) else {
+                let wqe_index = entry.load_be16::<WQE_COUNTER>();
+                let Some(wr_id) = run.release_usual_at(wqe_index.into()) else {
                     break 'polled;
                 };
                 place.at = place.at.wrapping_add(1);
@@ -204,12 +204,12 @@ impl<T> CqRing<T> {
                 each(RawWc {
                     wr_id,
                     qpn,
-                    byte_len: entry.load_be32::<BYTE_CNT>(),
+                    byte_len: entry.used_be32::<BYTE_CNT>(),
                     imm: 0,
                     remote: 0,
-                    timestamp: entry.load_be64::<TIMESTAMP>(),
-                    wqe_index: cqe.wqe_index(),
-                    kind: Kind::Send(cqe.send_opcode()),
+                    timestamp: entry.used_be64::<TIMESTAMP>(),
+                    wqe_index,
+                    kind: Kind::Send(entry.used_u8::<LAST>()),
                     syndrome: 0,
                     vendor_syndrome: 0,
                     buffer: None,
@@ -229,7 +229,7 @@ impl<T> CqRing<T> {
                 }
             }
         }
-        count
+        (count, count < max)
     }
 
     /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
@@ -371,27 +371,25 @@ fn user_index(entry: &RingEntry<'_, 64>) -> u32 {
 /// Ends the receive of a CQE, if it is a usual one that succeeded. Nothing has changed otherwise.
 #[inline(always)]
 fn received<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
-    let cqe = Cqe {
-        last: entry.load_be64::<LAST>(),
-    };
+    let wqe_index = entry.load_be16::<WQE_COUNTER>();
     let kind = recv_kind(Cqe64::opcode(op_own))?;
     let wr_id = match &mut queues.rq {
         Some(rq) => rq.release_usual_next()?,
-        None => queues.srq.as_ref()?.release_usual(cqe.wqe_index())?,
+        None => queues.srq.as_ref()?.release_usual(wqe_index)?,
     };
     let remote = if queues.datagram {
-        entry.load_be32::<REMOTE>() | DATAGRAM
+        entry.used_be32::<REMOTE>() | DATAGRAM
     } else {
         0
     };
     Some(RawWc {
         wr_id,
         qpn: queues.qpn,
-        byte_len: entry.load_be32::<BYTE_CNT>(),
-        imm: entry.load_be32::<IMMEDIATE>(),
+        byte_len: entry.used_be32::<BYTE_CNT>(),
+        imm: entry.used_be32::<IMMEDIATE>(),
         remote,
-        timestamp: entry.load_be64::<TIMESTAMP>(),
-        wqe_index: cqe.wqe_index(),
+        timestamp: entry.used_be64::<TIMESTAMP>(),
+        wqe_index,
         kind,
         syndrome: 0,
         vendor_syndrome: 0,

@@ -464,7 +464,7 @@ fn runs_of_sends_and_receives_are_given_in_the_order_in_which_they_came() {
             let mut given = Vec::new();
             while q.cq.is_ready() {
                 let most = 1 + step as usize % 7;
-                let count = q.cq.each_usual(most, |wc| given.push(wc));
+                let (count, _) = q.cq.each_usual(most, |wc| given.push(wc));
                 assert!((1..=most).contains(&count));
             }
             for wc in given {
@@ -514,7 +514,7 @@ fn a_panic_in_the_callers_function_loses_nothing_and_repeats_nothing() {
     }
     assert_eq!(given, [0, 1, 2, 9]);
     assert_eq!(sq.released(), 3);
-    assert_eq!(q.cq.each_usual(8, |_| ()), 0);
+    assert_eq!(q.cq.each_usual(8, |_| ()).0, 0);
     assert!(!q.cq.is_ready());
 }
 
@@ -535,9 +535,9 @@ fn each_usual_stops_at_what_is_none() {
         });
     }
     let mut given = Vec::new();
-    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), 1);
+    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), (1, true));
     assert_eq!(q.wc().syndrome, 5);
-    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), 1);
+    assert_eq!(q.cq.each_usual(8, |wc| given.push(wc.wr_id)), (1, false));
     assert_eq!(given, [0, 2]);
     // A send that was never posted, and one of a queue pair that nobody knows.
     for user_index in [1, 2] {
@@ -546,7 +546,7 @@ fn each_usual_stops_at_what_is_none() {
             wqe_counter: 7,
             ..Default::default()
         });
-        assert_eq!(q.cq.each_usual(8, |_| ()), 0);
+        assert_eq!(q.cq.each_usual(8, |_| ()).0, 0);
         q.cq.skip();
     }
 }

@@ -65,8 +65,8 @@ impl CqPoller {
             self.read_inbox();
         }
         let start = self.ring.consumer_index();
-        let mut count = self.ring.each_usual(max, |raw| each(Wc::new(raw)));
-        if count < max && self.ring.is_ready() {
+        let (mut count, more) = self.ring.each_usual(max, |raw| each(Wc::new(raw)));
+        if more && self.ring.is_ready() {
             count += self.poll_others(start, max - count, &mut each);
         }
         if self.ring.consumer_index() != start {
@@ -90,7 +90,7 @@ impl CqPoller {
                 Some(None) => {}
                 None => break,
             }
-            count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw)));
+            count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw))).0;
         }
         count
     }
