@@ -3,7 +3,7 @@
 
 from lab import run, rxe
 
-# perftest's program, ferroce's command, options of both, options of the program alone.
+# perftest's program, ferroce's command, options of both, options of the program alone, kind of GID where it is not IPv4.
 QUICK = [
     ("ib_write_bw", "perf write-bw", "-n 200 -s 4096 -m 1024", ""),
     ("ib_read_bw", "perf read-bw", "-n 100 -s 4096 -m 1024 -q 2", ""),
@@ -19,17 +19,19 @@ FULL = [
     ("ib_read_bw", "perf read-bw", "-n 10 -s 1048576 -m 4096", ""),
     ("ib_send_bw", "perf send-bw", "-n 1000 -s 64 -m 4096 -q 4", ""),
     ("ib_send_lat", "perf send-lat", "-n 5 -a -m 4096", ""),
+    ("ib_write_lat", "perf write-lat", "-n 100 -s 5000 -m 4096", "", "ipv6"),
 ]
 
 
 def play(peer, number, role, case):
     """One of perftest's programs in the guest and ferroce at the other end, and all that can be checked of it."""
-    program, tool, options, alone = case
-    what = "%s %s %s, ferroce as %s" % (program, options, alone, role)
-    command = "%s -d %s -x %d -F %s %s" % (program, peer.DEVICE, peer.gids["ipv4"], options, alone)
+    program, tool, options, alone, kind = (*case, "ipv4")[:5]
+    what = "%s %s %s over %s, ferroce as %s" % (program, options, alone, kind, role)
+    command = "%s -d %s -x %d -F %s %s" % (program, peer.DEVICE, peer.gids[kind], options, alone)
     arguments = tool.split()
     name = "%02d-%s-%s" % (number, arguments[-1], role)
-    more = [*options.split(), "--gid", "roce-v2-ipv4"]
+    # A server of ferroce's chooses a GID that fits the client's.
+    more = options.split() + (["--gid", "roce-v2-" + kind] if role == "client" or arguments[0] != "perf" else [])
     more += ["--with-perftest", "--json"] if arguments[0] == "perf" else []
     before = peer.counters()
     if role == "client":

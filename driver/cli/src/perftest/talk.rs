@@ -221,6 +221,7 @@ impl Talk {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::net::TcpListener;
 
     fn keys() -> Keys {
@@ -276,5 +277,16 @@ mod tests {
         let client = side(TcpStream::connect(address).unwrap(), true, Mtu::ALL[2]);
         assert_eq!(client, ((4096, Mtu::ALL[2]), keys(), 5));
         assert_eq!(server.join().unwrap(), ((4096, Mtu::ALL[2]), keys(), 3));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read_or_refused(parts in prop::collection::vec("[0-9a-fA-F+ ]{0,17}", 20..26), bytes in any::<[u8; KEYS_BYTES]>()) {
+            for bytes in [parts.join(":").as_bytes(), &bytes] {
+                if let Ok(keys) = Keys::decode(bytes) {
+                    prop_assert_eq!(Keys::decode(&keys.encode()).unwrap(), keys);
+                }
+            }
+        }
     }
 }
