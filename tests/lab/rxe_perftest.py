@@ -62,7 +62,9 @@ def measured(task, what, result, warning):
         figures = [latency[name] for name in names] if latency else [row["bandwidth"]["mib_per_second"]]
         right = figures == sorted(figures) and figures[0] > 0
         if latency:
-            right = right and sum(count for _, count in latency["histogram"]) == row["iterations"]
+            count = sum(count for _, count in latency["histogram"])
+            # With perftest the server WRITEs first, and nothing answers the client's last.
+            right = right and row["iterations"] - 1 <= count <= row["iterations"]
         if not right:
             task.check("%s: figures of %d bytes" % (what, row["bytes"]), False, row)
     warned = any(warning in text for text in result["warnings"])
