@@ -47,5 +47,8 @@ mod ring;
 pub mod uar;
 pub mod verbs;
 
+/// What [`barrier`] takes its fence from; `tests/orders` puts another there.
+pub(crate) use core::sync;
+
 /// Numbers of the device's objects, as the verbs give and take them.
 pub use ferroce_hw_regs::ids;
