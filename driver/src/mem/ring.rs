@@ -348,8 +348,11 @@ impl<const STRIDE: usize> RingRun<'_, STRIDE> {
     pub fn store_part<const LEN: usize>(&mut self, part: u32, bytes: &[u8; LEN]) {
         const { assert!(LEN.is_multiple_of(8) && STRIDE.is_multiple_of(LEN)) };
         let parts = const { (STRIDE / LEN) as u32 };
-        let index = self.index.wrapping_add(part / parts);
-        let to = self.ring.at::<0, 0>(index);
+        let to = if part < parts {
+            self.first
+        } else {
+            self.ring.at::<0, 0>(self.index.wrapping_add(part / parts))
+        };
         // SAFETY: the part is one of the entry's, which lies within the buffer.
         unsafe { store_words(to.add((part % parts) as usize * LEN), bytes) }
     }

@@ -221,17 +221,17 @@ impl<T> SqProducer<T> {
     /// # Errors
     /// [`PostError::QueueFull`] or [`PostError::State`].
     pub(crate) fn post_marker(&mut self) -> Result<(), PostError> {
-        self.admit()?;
+        let number = self.admit()?;
         let block = u32::from(self.pi);
         let ctrl = seg::ctrl(opcode::NOP, block, self.qpn, 1, SendFlags::SIGNALED.bits(), 0);
         self.mem.store::<0, 16>(block, &ctrl);
-        self.count_in(block, 0, &ctrl, 1, META_INTERNAL);
+        self.count_in(number, block, 0, &ctrl, 1, META_INTERNAL);
         Ok(())
     }
 
     #[inline(always)]
     fn post_with(&mut self, wr: &SendWr<'_>, meta: u32) -> Result<(), PostError> {
-        self.admit()?;
+        let number = self.admit()?;
         let block = u32::from(self.pi);
         let mut wqe = Wqe {
             run: self.mem.run(block),
@@ -246,18 +246,18 @@ impl<T> SqProducer<T> {
         let flags = wr.flags.bits() & SendFlags::all().bits();
         let ctrl = seg::ctrl(op, block, self.qpn, segs, flags, imm);
         wqe.run.store::<0, 16>(&ctrl);
-        self.count_in(block, wr.wr_id, &ctrl, segs, meta);
+        self.count_in(number, block, wr.wr_id, &ctrl, segs, meta);
         Ok(())
     }
 
-    /// Whether one more request may be posted.
+    /// Whether one more request may be posted; its number.
     #[inline(always)]
-    fn admit(&mut self) -> Result<(), PostError> {
-        if self.number != self.stop {
-            Ok(())
-        } else {
-            self.admit_slowly()
+    fn admit(&mut self) -> Result<u32, PostError> {
+        let number = self.number;
+        if number == self.stop {
+            self.admit_slowly()?;
         }
+        Ok(number)
     }
 
     #[cold]
@@ -280,10 +280,9 @@ impl<T> SqProducer<T> {
         })
     }
 
-    /// Counts a request in whose WQE is written, at `self.pi`.
+    /// Counts a request in whose WQE is written, at `self.pi`, and whose number is `self.number`.
     #[inline(always)]
-    fn count_in(&mut self, block: u32, wr_id: u64, ctrl: &[u8; 16], segs: u32, meta: u32) {
-        let number = self.number;
+    fn count_in(&mut self, number: u32, block: u32, wr_id: u64, ctrl: &[u8; 16], segs: u32, meta: u32) {
         self.slots.at(block).fill(wr_id, number, meta);
         self.last_ctrl = *ctrl.first_chunk().unwrap_or(&[0; 8]);
         self.number = number.wrapping_add(1);
@@ -448,14 +447,20 @@ impl Wqe<'_> {
         ends: Ends,
         operation: Operation,
     ) -> Result<(), Refused> {
-        self.check_sges(sges, ends, operation)?;
-        // A byte count of 0 would be read as 2 GiB.
         if let [sge] = sges {
+            if u64::from(sge.len) >= ends.one_sge {
+                return Err(match ends.sges {
+                    0 | 1 => Refused::Sges(operation, 1),
+                    _ => Refused::Length(sge.len.into()),
+                });
+            }
+            // A byte count of 0 would be read as 2 GiB.
             if sge.len != 0 {
                 self.put::<AT>(&seg::data(sge));
             }
             return Ok(());
         }
+        self.check_sges(sges, ends, operation)?;
         self.put_sges(sges);
         Ok(())
     }

@@ -9,6 +9,8 @@ use crate::port::PortNumber;
 /// Most of what one operation can take, each with one added; 0 where the queue doesn't have the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Ends {
+    /// Of bytes, where they are in one element.
+    pub(super) one_sge: u64,
     /// Scatter/gather elements.
     pub(super) sges: u32,
     /// Bytes of inline data.
@@ -115,6 +117,7 @@ impl SqLimits {
         let ends = |operation: Operation| {
             if operation.is_of(qp_type) {
                 Ends {
+                    one_sge: if max_sge > 0 { max_msg.saturating_add(1) } else { 0 },
                     sges: max_sge.saturating_add(1),
                     inline: max_inline.saturating_add(1),
                 }
