@@ -135,6 +135,18 @@ pub struct FaultArgs {
     pub seed: u64,
 }
 
+/// Which frames of a wire to somebody else suffer its faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum FaultsOn {
+    /// Those that this NIC sends.
+    #[default]
+    Sent,
+    /// Those that come to it.
+    Received,
+    /// All.
+    Both,
+}
+
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoArgs {
@@ -225,6 +237,10 @@ pub struct ModelArgs {
     /// How the wire misbehaves.
     #[command(flatten)]
     pub faults: FaultArgs,
+
+    /// Which frames of --wire misbehave. Where the other end is a model too, it has options of its own for what it sends.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t, requires = "wire")]
+    pub faults_on: FaultsOn,
 
     /// Write the wire's frames to this file.
     #[arg(long, value_name = "FILE")]

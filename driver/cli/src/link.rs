@@ -104,7 +104,7 @@ fn serve(args: &LinkArgs, nic: &Nic, to_main: Sender<News>, news: &Receiver<News
         match next {
             None | Some(News::Stop) => return Ok(()),
             Some(News::Event(event)) => out.event(&event),
-            Some(News::Command(line)) => match obey(&out, agent, &mut watches, &line) {
+            Some(News::Command(line)) => match obey(&out, nic, agent, &mut watches, &line) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => out.tell("error", &error, json!({ "command": line, "error": error })),
@@ -130,6 +130,7 @@ fn read_commands(to_main: Sender<News>) -> std::io::Result<()> {
 /// Does what a line says; false to stop.
 fn obey(
     out: &Out,
+    nic: &Nic,
     agent: &Agent,
     watches: &mut Vec<ferroce::link::Watch>,
     line: &str,
@@ -164,7 +165,7 @@ fn obey(
         "watch" => watches.push(agent.watch(place(object)?).map_err(text)?),
         "addresses" => out.addresses(agent),
         "neighbours" => out.neighbours(agent),
-        "counters" => out.counters(agent),
+        "counters" => out.counters(agent, &nic.counted()),
         "quit" => return Ok(false),
         _ => {
             return Err(format!(
@@ -251,7 +252,7 @@ impl Out {
         );
     }
 
-    fn counters(&self, agent: &Agent) {
+    fn counters(&self, agent: &Agent, nic: &Value) {
         let counters = agent.counters();
         let (link, ethernet) = (counters.link, counters.ethernet);
         let facts = json!({
@@ -265,6 +266,8 @@ impl Out {
             "conflicts": link.conflicts,
             "queue_errors": ethernet.errors,
             "wakes": counters.wakes,
+            "port": nic["port"],
+            "congestion": nic["congestion"],
         });
         self.tell("counters", &format!("counters: {facts}"), facts.clone());
     }

@@ -23,7 +23,7 @@ use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_vfio_user::device::PciDevice;
 use ferroce_vfio_user::server::{Server, ServerOptions, StopHandle};
 
-use crate::args::{FaultArgs, ModelArgs, Profile, Wire};
+use crate::args::{FaultArgs, FaultsOn, ModelArgs, Profile, Wire};
 use crate::control::Control;
 use crate::error::{CliError, chain};
 use crate::output::print;
@@ -67,6 +67,7 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
             wires: &args.wire,
             ports: args.ports,
             faults: &args.faults,
+            faults_on: args.faults_on,
             pcap: pcap.clone(),
         })?),
     };
@@ -128,6 +129,7 @@ pub struct SingleNic<'a> {
     pub wires: &'a [Wire],
     pub ports: u8,
     pub faults: &'a FaultArgs,
+    pub faults_on: FaultsOn,
     pub pcap: Option<PcapFile>,
 }
 
@@ -151,11 +153,25 @@ fn end(wire: &Wire, args: &SingleNic<'_>) -> Result<Box<dyn Port>, CliError> {
         Some(pcap) => Box::new(PcapPort::new(port, pcap.clone())),
         None => port,
     };
-    let faults = wire_faults(args.faults);
+    with_faults(port, wire_faults(args.faults), args.faults_on)
+}
+
+/// Makes a wire bad, if it is to be.
+fn with_faults(port: Box<dyn Port>, faults: Faults, on: FaultsOn) -> Result<Box<dyn Port>, CliError> {
     if faults.is_none() {
         return Ok(port);
     }
-    Ok(Box::new(FaultPort::new(port, faults).map_err(link)?))
+    let sent = if on == FaultsOn::Received {
+        Faults::default()
+    } else {
+        faults
+    };
+    let mut port = FaultPort::new(port, sent).map_err(link)?;
+    if on != FaultsOn::Sent {
+        let seed = faults.seed.wrapping_add(1);
+        port = port.with_received(Faults { seed, ..faults }).map_err(link)?;
+    }
+    Ok(Box::new(port))
 }
 
 fn link(error: LinkError) -> CliError {

@@ -231,4 +231,25 @@ fn options_that_do_not_go_together_are_named() {
         "0.1",
     ];
     refused(&wired, 1, "--loss is for a NIC model");
+    let both = [
+        "pingpong",
+        "rc",
+        "-d",
+        "vfio-user:/nowhere",
+        "-p",
+        "0",
+        "--faults-on",
+        "both",
+    ];
+    refused(&both, 1, "--faults-on is for a NIC model");
+    let other = ["pingpong", "rc", "-d", "model:none", "--cnp-dscp", "64"];
+    refused(&other, 2, "0..=63");
+    // Two models on a cable have faults both ways anyway.
+    let cable = ["model", "--socket", "/nowhere", "--faults-on", "both"];
+    refused(&cable, 2, "--wire");
+    refused(
+        &["cmtime", "-d", "model:none", "--sync", "host"],
+        2,
+        "[HOST:]PORT",
+    );
 }

@@ -1,6 +1,8 @@
 //! What the port has counted.
 
-use ferroce_firmware_iface::cmds::{CongStatistics, QueryCongStatistics, ReadRegister};
+use ferroce_firmware_iface::cmds::{
+    CongStatistics, ModifyNotificationPoint, QueryCongStatistics, ReadRegister,
+};
 use ferroce_firmware_iface::layouts::{Eth8023CntrsGrpDataLayout, PpcntReg};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -39,6 +41,16 @@ impl Context {
     /// The command failed; a NIC without the capability `cc_query_allowed` refuses it.
     pub fn congestion_counters(&self) -> Result<CongStatistics, CommandError> {
         self.exec(&QueryCongStatistics::default())
+    }
+
+    /// Sets how the port answers packets that a switch has marked: what its CNPs look like, and how many there are at most
+    /// (IBTA vol. 1, A17.9.3). It holds for all who use the port, and until the NIC's firmware is started anew.
+    ///
+    /// # Errors
+    ///
+    /// A value is out of its range, or the command failed; a NIC without the capability `cc_modify_allowed` refuses it.
+    pub fn set_notification_point(&self, how: &ModifyNotificationPoint) -> Result<(), CommandError> {
+        self.exec(how)
     }
 
     /// Frames of all kinds that the first port has received and sent; of others [`Port::counters`](super::Port::counters).

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-pub use ferroce_firmware_iface::cmds::CongStatistics;
+pub use ferroce_firmware_iface::cmds::{CongStatistics, ModifyNotificationPoint};
 use ferroce_firmware_iface::command::Command;
 use ferroce_hw_regs::ids::Eqn;
 

@@ -1,5 +1,6 @@
 //! A wire that marks packets as a congested switch does, between two drivers: who is told, and who counts what.
 
+use ferroce::context::ModifyNotificationPoint;
 use ferroce::verbs::{Payload, QpConfig, SendFlags, SendOp, SendWr};
 use ferroce_nic_model::link::fault::Faults;
 use ferroce_nic_model::testbed::TestbedConfig;
@@ -64,6 +65,36 @@ fn marked_packets_are_answered_and_both_ends_count() {
     assert_eq!(sent.rp_cnp_ignored, 0);
     // The acknowledgements take part in ECN too.
     assert!(sent.np_ecn_marked_roce_packets >= 1);
+    pair.assert_clean();
+}
+
+#[test]
+fn how_marked_packets_are_answered_can_be_set() {
+    let mut pair = pair(1.0, ECT);
+    // Longer than the test takes: one CNP, and no more.
+    let how = ModifyNotificationPoint {
+        cnp_dscp: Some(46),
+        cnp_priority: Some(5),
+        min_time_between_cnps: Some(600_000_000),
+    };
+    pair.b.context.set_notification_point(&how).expect("allowed");
+    let set = pair
+        .testbed
+        .with_nic(1, |nic| nic.data_plane.congestion().clone());
+    let set = set.expect("a NIC");
+    assert_eq!((set.cnp_dscp, set.cnp_priority), (46, Some(5)));
+    pair.a.fill(7);
+    write(&mut pair.a, &pair.b);
+    let received = pair.b.context.congestion_counters().expect("counters");
+    assert_eq!(
+        (received.np_ecn_marked_roce_packets, received.np_cnp_sent),
+        (PACKETS, 1)
+    );
+    let wrong = ModifyNotificationPoint {
+        cnp_dscp: Some(64),
+        ..ModifyNotificationPoint::default()
+    };
+    assert!(pair.b.context.set_notification_point(&wrong).is_err());
     pair.assert_clean();
 }
 

@@ -9,7 +9,7 @@ use ferroce::link::{Gateway, InterfaceAddress};
 use ferroce::port::MacAddress;
 
 use super::GidChoice;
-use crate::args::{FaultArgs, Profile, Wire, own_mac};
+use crate::args::{FaultArgs, FaultsOn, Profile, Wire, own_mac};
 use crate::error::CliError;
 
 /// The NIC of a tool.
@@ -47,6 +47,11 @@ pub struct NicArgs {
     #[arg(long, value_name = "BYTE", default_value_t = 0)]
     pub traffic_class: u8,
 
+    /// DSCP of the CNPs with which the port answers marked packets, 0 to 63. It holds for all who use the port. By default
+    /// what its firmware has.
+    #[arg(long, value_name = "DSCP", value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub cnp_dscp: Option<u8>,
+
     /// MAC address of the NIC, in place of its own.
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub mac: Option<MacAddress>,
@@ -67,9 +72,13 @@ pub struct NicArgs {
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
 
-    /// How the model's wire misbehaves: what this side sends.
+    /// How the model's wire misbehaves.
     #[command(flatten)]
     pub faults: FaultArgs,
+
+    /// Which frames of the model's wire misbehave.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    pub faults_on: FaultsOn,
 }
 
 impl NicArgs {
@@ -96,6 +105,8 @@ impl NicArgs {
             ("--reorder", faults.reorder != 0.0),
             ("--duplicate", faults.duplicate != 0.0),
             ("--corrupt", faults.corrupt != 0.0),
+            ("--mark", faults.mark != 0.0),
+            ("--faults-on", self.faults_on != FaultsOn::Sent),
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(CliError::Other(format!(

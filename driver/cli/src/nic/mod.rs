@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce::cm::Manager;
-use ferroce::context::{Context, OpenConfig};
+use ferroce::context::{Context, ModifyNotificationPoint, OpenConfig};
 use ferroce::function::{self, FunctionAddress, InProcess, PciFunction};
 use ferroce::gid::Gid;
 use ferroce::link::{Agent, AgentConfig, DuplicateDetection, InterfaceAddress, LinkError, RouteQuery};
@@ -16,6 +16,7 @@ use ferroce::port::MacAddress;
 use ferroce::verbs::Path;
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::runner::Runner;
+use serde_json::{Value, json};
 
 pub use self::args::{Device, NicArgs};
 pub use self::gids::{GidChoice, LocalGid};
@@ -94,6 +95,14 @@ impl Nic {
             traffic_class: args.traffic_class,
             model,
         };
+        if let Some(dscp) = args.cnp_dscp {
+            let how = ModifyNotificationPoint {
+                cnp_dscp: Some(dscp),
+                ..ModifyNotificationPoint::default()
+            };
+            let set = nic.context.set_notification_point(&how);
+            set.map_err(failed("--cnp-dscp"))?;
+        }
         nic.agent = nic.start_agent(args, detection)?;
         Ok(nic)
     }
@@ -128,6 +137,25 @@ impl Nic {
     /// What verbs objects are made from.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
+    }
+
+    /// What the port has counted of frames, and of congestion; `null` where firmware doesn't tell.
+    pub fn counted(&self) -> Value {
+        let port = self.context.port_counters().map(|c| {
+            json!({
+                "frames_sent": c.frames_sent, "frames_received": c.frames_received,
+                "octets_sent": c.octets_sent, "octets_received": c.octets_received,
+                "check_sequence_errors": c.check_sequence_errors, "mac_control_received": c.mac_control_received,
+                "pause_received": c.pause_received, "pause_sent": c.pause_sent,
+            })
+        });
+        let congestion = self.context.congestion_counters().map(|c| {
+            json!({
+                "np_ecn_marked_roce_packets": c.np_ecn_marked_roce_packets, "np_cnp_sent": c.np_cnp_sent,
+                "rp_cnp_handled": c.rp_cnp_handled, "rp_cnp_ignored": c.rp_cnp_ignored,
+            })
+        });
+        json!({ "port": port.ok(), "congestion": congestion.ok() })
     }
 
     /// Who answers for its addresses.
@@ -242,6 +270,7 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
         wires: std::slice::from_ref(wire),
         ports: 1,
         faults: &args.faults,
+        faults_on: args.faults_on,
         pcap: pcap.clone(),
     })?;
     let device = runner

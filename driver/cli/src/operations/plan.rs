@@ -93,6 +93,10 @@ impl Kind {
         matches!(self, Kind::CompareSwap | Kind::FetchAdd)
     }
 
+    fn is_rdma(self) -> bool {
+        matches!(self, Kind::Read | Kind::Write | Kind::WriteImm)
+    }
+
     fn answers(self) -> bool {
         self == Kind::Read || self.is_atomic()
     }
@@ -130,13 +134,18 @@ impl Op {
     }
 }
 
-/// Operations of these kinds by chance.
-pub fn batch(random: &mut StdRng, count: usize, kinds: &[Kind]) -> Vec<Op> {
+/// Operations of these kinds by chance; READs and WRITEs of 0 bytes only with `empty_rdma`.
+pub fn batch(random: &mut StdRng, count: usize, kinds: &[Kind], empty_rdma: bool) -> Vec<Op> {
     let mut ops: Vec<Op> = Vec::new();
     let mut results = 0;
     for _ in 0..count {
         let kind = kinds[random.random_range(0..kinds.len())];
         let len = if kind.is_atomic() { 8 } else { length(random, kind) };
+        let len = if kind.is_rdma() && !empty_rdma {
+            len.max(1)
+        } else {
+            len
+        };
         let local = if kind.answers() {
             let at = results;
             results += len.next_multiple_of(8);
@@ -334,7 +343,7 @@ mod tests {
         let mut random = StdRng::seed_from_u64(1);
         let mut kinds = std::collections::HashSet::new();
         for _ in 0..200 {
-            let ops = batch(&mut random, BATCH, &Kind::ALL);
+            let ops = batch(&mut random, BATCH, &Kind::ALL, true);
             let (mut a, mut b) = (Memory::new(1, Role::Host), Memory::new(1, Role::Guest));
             apply(&ops, &mut a, &mut b);
             kinds.extend(ops.iter().map(|op| op.kind.name()));

@@ -1,7 +1,8 @@
 //! A bad wire: loses, duplicates, reorders, corrupts and delays frames, by seed.
 //!
 //! What happens to the n-th frame depends on the seed and on n alone, so that a run can be repeated. Faults are
-//! put on what the wrapped port sends; wrap both ends for both directions.
+//! put on what the wrapped port sends. For both directions wrap both ends, or, where the other end is not ours, put faults on
+//! what comes as well ([`FaultPort::with_received`]).
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -146,56 +147,34 @@ struct Held {
     frame: Frame,
 }
 
-/// A port whose outgoing frames suffer.
+/// One direction of a bad wire.
 #[derive(Debug)]
-pub struct FaultPort<P> {
-    inner: P,
+struct Way {
     faults: Faults,
     counters: FaultCounters,
     /// In the order in which they were held back.
     held: Vec<Held>,
 }
 
-/// Most frames held back; when there are more the oldest goes out.
+/// Most frames held back; when there are more the oldest goes on.
 const MAX_HELD: usize = 1024;
 
-impl<P: Port> FaultPort<P> {
-    /// Puts faults on `inner`.
-    ///
-    /// # Errors
-    /// As for [`Faults::validate`].
-    pub fn new(inner: P, faults: Faults) -> Result<FaultPort<P>, LinkError> {
+impl Way {
+    fn new(faults: Faults) -> Result<Way, LinkError> {
         faults.validate()?;
-        Ok(FaultPort {
-            inner,
+        Ok(Way {
             faults,
             counters: FaultCounters::default(),
             held: Vec::new(),
         })
     }
 
-    /// What was done so far.
-    pub fn fault_counters(&self) -> FaultCounters {
-        self.counters
+    /// Whether frames go on as they come.
+    fn is_good(&self) -> bool {
+        self.faults.are_none() && self.held.is_empty()
     }
 
-    /// Changes how bad the wire is from the next frame on; frames that are held back stay so. Counting goes on,
-    /// so that the n-th frame's fate under a seed does not depend on when this was called.
-    ///
-    /// # Errors
-    /// As for [`Faults::validate`]; nothing changes then.
-    pub fn set_faults(&mut self, faults: Faults) -> Result<(), LinkError> {
-        faults.validate()?;
-        self.faults = faults;
-        Ok(())
-    }
-
-    /// The port inside.
-    pub fn inner(&self) -> &P {
-        &self.inner
-    }
-
-    fn hold(&mut self, now: Nanos, due: Nanos, after: u64, frame: &Frame) {
+    fn hold(&mut self, due: Nanos, after: u64, frame: &Frame, on: &mut impl FnMut(Frame)) {
         // The host may change or take away its memory while the frame waits; a frame that can't be read any
         // more is lost.
         let Ok(frame) = frame.flatten() else {
@@ -203,14 +182,13 @@ impl<P: Port> FaultPort<P> {
             return;
         };
         if self.held.len() >= MAX_HELD {
-            let oldest = self.held.remove(0);
-            self.inner.send(now, oldest.frame);
+            on(self.held.remove(0).frame);
         }
         self.held.push(Held { due, after, frame });
     }
 
-    /// Sends what has waited long enough.
-    fn release(&mut self, now: Nanos) {
+    /// Gives what has waited long enough to `on`.
+    fn release(&mut self, now: Nanos, on: &mut impl FnMut(Frame)) {
         if self.held.is_empty() {
             return;
         }
@@ -222,7 +200,7 @@ impl<P: Port> FaultPort<P> {
         self.held = kept;
         out.sort_by_key(|h| h.due);
         for held in out {
-            self.inner.send(now, held.frame);
+            on(held.frame);
         }
     }
 
@@ -237,10 +215,17 @@ impl<P: Port> FaultPort<P> {
         }
         Some(Frame::from_vec(bytes))
     }
-}
 
-impl<P: Port> Port for FaultPort<P> {
-    fn send(&mut self, now: Nanos, mut frame: Frame) {
+    /// Lets one frame suffer, and gives `on` what is due then.
+    fn pass(&mut self, now: Nanos, frame: Frame, on: &mut impl FnMut(Frame)) {
+        if self.suffer(now, frame, on).is_none() {
+            self.counters.lost += 1;
+        }
+        self.release(now, on);
+    }
+
+    /// `None` when the frame is lost.
+    fn suffer(&mut self, now: Nanos, mut frame: Frame, on: &mut impl FnMut(Frame)) -> Option<()> {
         let Faults {
             seed,
             loss,
@@ -258,54 +243,129 @@ impl<P: Port> Port for FaultPort<P> {
         let marked = Random(random.0 ^ 0x5851_f42d_4c95_7f2d).chance(self.faults.mark);
         self.counters.frames += 1;
         if lost {
-            self.counters.lost += 1;
-            return self.release(now);
+            return None;
         }
         if marked {
-            match frame.mark_congestion() {
-                Ok(done) => self.counters.marked += u64::from(done),
-                Err(_) => {
-                    self.counters.lost += 1;
-                    return self.release(now);
-                }
-            }
+            self.counters.marked += u64::from(frame.mark_congestion().ok()?);
         }
         if corrupted {
-            let Some(changed) = Self::corrupt(&frame, &mut random) else {
-                self.counters.lost += 1;
-                return self.release(now);
-            };
+            frame = Self::corrupt(&frame, &mut random)?;
             self.counters.corrupted += 1;
-            frame = changed;
         }
         if twice {
             self.counters.duplicated += 1;
             let after = self.counters.frames + random.below(self.faults.reorder_distance + 1);
-            self.hold(now, now + self.faults.reorder_wait, after, &frame);
+            self.hold(now + self.faults.reorder_wait, after, &frame, on);
         }
         if late {
             self.counters.delayed += 1;
             let longest = u64::try_from(self.faults.delay_max.as_nanos()).unwrap_or(u64::MAX);
             let by = Duration::from_nanos(random.below(longest) + 1);
-            self.hold(now, now + by, u64::MAX, &frame);
+            self.hold(now + by, u64::MAX, &frame, on);
         } else if overtaken {
             self.counters.reordered += 1;
             let after = self.counters.frames + 1 + random.below(self.faults.reorder_distance);
-            self.hold(now, now + self.faults.reorder_wait, after, &frame);
+            self.hold(now + self.faults.reorder_wait, after, &frame, on);
         } else {
-            self.inner.send(now, frame);
+            on(frame);
         }
-        self.release(now);
+        Some(())
+    }
+
+    /// When the first of what is held back is due.
+    fn next_event(&self) -> Option<Nanos> {
+        self.held.iter().map(|h| h.due).min()
+    }
+}
+
+/// A port whose frames suffer: those that it sends and, if asked, those that come.
+#[derive(Debug)]
+pub struct FaultPort<P> {
+    inner: P,
+    sent: Way,
+    received: Option<Way>,
+    /// Came through, and were not taken yet.
+    ready: VecDeque<Frame>,
+}
+
+impl<P: Port> FaultPort<P> {
+    /// Puts faults on what `inner` sends.
+    ///
+    /// # Errors
+    /// As for [`Faults::validate`].
+    pub fn new(inner: P, faults: Faults) -> Result<FaultPort<P>, LinkError> {
+        Ok(FaultPort {
+            inner,
+            sent: Way::new(faults)?,
+            received: None,
+            ready: VecDeque::new(),
+        })
+    }
+
+    /// Puts faults on what comes, too: for a wire whose other end is not ours.
+    ///
+    /// # Errors
+    /// As for [`Faults::validate`].
+    pub fn with_received(mut self, faults: Faults) -> Result<FaultPort<P>, LinkError> {
+        self.received = Some(Way::new(faults)?);
+        Ok(self)
+    }
+
+    /// What was done so far to what is sent.
+    pub fn fault_counters(&self) -> FaultCounters {
+        self.sent.counters
+    }
+
+    /// What was done so far to what came; all 0 where nothing is done to it.
+    pub fn received_fault_counters(&self) -> FaultCounters {
+        self.received.as_ref().map(|way| way.counters).unwrap_or_default()
+    }
+
+    /// Changes how bad the wire is to what is sent, from the next frame on; frames that are held back stay so.
+    /// Counting goes on, so that the n-th frame's fate under a seed does not depend on when this was called.
+    ///
+    /// # Errors
+    /// As for [`Faults::validate`]; nothing changes then.
+    pub fn set_faults(&mut self, faults: Faults) -> Result<(), LinkError> {
+        faults.validate()?;
+        self.sent.faults = faults;
+        Ok(())
+    }
+
+    /// The port inside.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Does what is due on the way out.
+    fn release(&mut self, now: Nanos) {
+        self.sent.release(now, &mut |frame| self.inner.send(now, frame));
+    }
+}
+
+impl<P: Port> Port for FaultPort<P> {
+    fn send(&mut self, now: Nanos, frame: Frame) {
+        self.sent
+            .pass(now, frame, &mut |frame| self.inner.send(now, frame));
     }
 
     fn recv(&mut self, now: Nanos) -> Option<Frame> {
         self.release(now);
-        self.inner.recv(now)
+        let Some(way) = &mut self.received else {
+            return self.inner.recv(now);
+        };
+        let ready = &mut self.ready;
+        way.release(now, &mut |frame| ready.push_back(frame));
+        while ready.is_empty() {
+            let frame = self.inner.recv(now)?;
+            way.pass(now, frame, &mut |frame| ready.push_back(frame));
+        }
+        ready.pop_front()
     }
 
     fn send_all(&mut self, now: Nanos, frames: &mut VecDeque<Frame>) {
-        if self.faults.are_none() && self.held.is_empty() {
-            self.counters.frames += frames.len() as u64;
+        if self.sent.is_good() {
+            self.sent.counters.frames += frames.len() as u64;
             return self.inner.send_all(now, frames);
         }
         while let Some(frame) = frames.pop_front() {
@@ -314,13 +374,25 @@ impl<P: Port> Port for FaultPort<P> {
     }
 
     fn recv_into(&mut self, now: Nanos, max: usize, into: &mut VecDeque<Frame>) {
-        self.release(now);
-        self.inner.recv_into(now, max, into);
+        if self.received.is_none() {
+            self.release(now);
+            return self.inner.recv_into(now, max, into);
+        }
+        for _ in 0..max {
+            let Some(frame) = self.recv(now) else {
+                break;
+            };
+            into.push_back(frame);
+        }
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        let held = self.held.iter().map(|h| h.due).min();
-        held.into_iter().chain(self.inner.next_event()).min()
+        let ready = (!self.ready.is_empty()).then_some(Nanos::ZERO);
+        let held = self.received.as_ref().and_then(Way::next_event);
+        [ready, held, self.sent.next_event(), self.inner.next_event()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -557,6 +629,46 @@ mod tests {
         let ecn: Vec<u8> = ecn.collect();
         assert!(ecn.iter().skip(1).step_by(2).all(|ecn| *ecn == 0));
         assert_eq!(ecn.iter().filter(|ecn| **ecn == 3).count() as u64, marked);
+    }
+
+    #[test]
+    fn what_comes_suffers_too_where_it_is_asked_for() {
+        let faults = Faults {
+            seed: 5,
+            loss: 0.05,
+            duplicate: 0.05,
+            reorder: 0.05,
+            ..Faults::default()
+        };
+        // What the same faults do on the way out.
+        let (sent, counters) = run(faults);
+        let (a, mut b) = cable(2 * N as usize);
+        let mut port = FaultPort::new(a, Faults::default())
+            .unwrap()
+            .with_received(faults)
+            .unwrap();
+        let mut arrived = Vec::new();
+        for n in 0..N {
+            let now = Nanos(u64::from(n) * 1000);
+            b.send(now, numbered(n));
+            arrived.extend(std::iter::from_fn(|| port.recv(now)));
+        }
+        while let Some(at) = port.next_event() {
+            let mut some = VecDeque::new();
+            port.recv_into(at, 3, &mut some);
+            assert!(!some.is_empty(), "nothing is due at {at:?}");
+            arrived.extend(some);
+        }
+        let arrived: Vec<_> = arrived.iter().map(|frame| frame.to_bytes().unwrap()).collect();
+        assert_eq!(arrived, sent);
+        assert_eq!(port.received_fault_counters(), counters);
+        port.send(Nanos::ZERO, numbered(7));
+        assert_eq!(
+            number(&b.recv(Nanos::ZERO).unwrap()),
+            7,
+            "what is sent is on a good wire"
+        );
+        assert_eq!(port.fault_counters().lost, 0);
     }
 
     #[test]
