@@ -8,7 +8,7 @@ use ferroce::host::Host;
 use ferroce::port::MacAddress;
 use ferroce_nic_model::profile::Profile as NicProfile;
 
-use crate::cmtools::CmArgs;
+use crate::cmtools::{CmArgs, CmtimeArgs};
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
@@ -44,7 +44,8 @@ impl Command {
             Command::Pingpong(args) => args.json,
             Command::Perf(args) => args.json,
             Command::Rping(args) => args.json,
-            Command::Ucmatose(args) | Command::Udaddy(args) | Command::Cmtime(args) => args.json,
+            Command::Ucmatose(args) | Command::Udaddy(args) => args.json,
+            Command::Cmtime(args) => args.cm.json,
             Command::Operations(_) | Command::Perftest(_) => true,
             Command::Route(args) => args.json,
             Command::Link(args) => args.json,
@@ -88,8 +89,8 @@ pub enum Command {
     /// `ferroce udaddy`, or `udaddy` on Linux.
     Udaddy(CmArgs),
     /// Make many connections by the connection manager at once, and say how long it takes. The peer is another
-    /// `ferroce cmtime`, or `cmtime` on Linux as server; its clients want to talk by TCP as well.
-    Cmtime(CmArgs),
+    /// `ferroce cmtime`, or `cmtime` on Linux, which wants to talk by TCP as well (--sync).
+    Cmtime(CmtimeArgs),
     /// All RC operations by chance with a program at the other end, for tests.
     #[command(hide = true)]
     Operations(OperationsArgs),

@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Command::Pingpong(args) => pingpong::run(&args),
         Command::Ucmatose(args) => cmtools::run(cmtools::Tool::Ucmatose, &args),
         Command::Udaddy(args) => cmtools::run(cmtools::Tool::Udaddy, &args),
-        Command::Cmtime(args) => cmtools::run(cmtools::Tool::Cmtime, &args),
+        Command::Cmtime(args) => cmtools::run_cmtime(&args),
         Command::Route(args) => route::run(&args),
         Command::Link(args) => link::run(&args),
         Command::Report(args) => report::run(&args),

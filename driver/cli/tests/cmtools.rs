@@ -84,6 +84,24 @@ fn many_connections_are_made_at_once_and_ended() {
 }
 
 #[test]
+fn step_is_kept_by_tcp_as_linux_does_it() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let sync = free.local_addr().expect("bound").to_string();
+    drop(free);
+    let said = both("cmtime", &["-c", "8", "--sync", &sync], "fd00:9::2");
+    assert_eq!(well(&said)["connections"], 8);
+    let rounds: Vec<_> = said
+        .0
+        .out
+        .lines()
+        .filter(|line| line.contains(" connections in "))
+        .collect();
+    let counts: Vec<_> = rounds.iter().filter_map(|line| line.split(' ').next()).collect();
+    // The last line is the report.
+    assert_eq!(counts, ["1", "8", "8", "8"], "{said:?}");
+}
+
+#[test]
 fn nobody_there_and_messages_of_another_size_are_told() {
     let pair = Pair::new();
     // Longer than an address is asked for, which is three times a second apart.

@@ -13,6 +13,7 @@ use clap::Args;
 use ferroce::cm::Manager;
 use serde_json::{Value, json};
 
+pub use self::cmtime::CmtimeArgs;
 use crate::error::{CliError, chain, failed};
 use crate::nic::{Nic, NicArgs};
 use crate::output::say;
@@ -66,7 +67,11 @@ pub struct CmArgs {
 
 impl CmArgs {
     fn deadline(&self) -> Instant {
-        Instant::now() + Duration::from_secs(self.timeout)
+        Instant::now() + self.patience()
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
     }
 
     fn connections(&self, tool: Tool) -> usize {
@@ -104,9 +109,25 @@ struct Report {
     took: Duration,
 }
 
+/// `ferroce ucmatose` or `udaddy`.
 pub fn run(tool: Tool, args: &CmArgs) -> Result<ExitCode, CliError> {
+    tell(args, |nic, manager| match tool {
+        Tool::Udaddy => udaddy::play(args, nic, manager),
+        _ => ucmatose::play(args, nic, manager),
+    })
+}
+
+/// `ferroce cmtime`.
+pub fn run_cmtime(args: &CmtimeArgs) -> Result<ExitCode, CliError> {
+    tell(&args.cm, |nic, manager| cmtime::play(args, nic, manager))
+}
+
+fn tell(
+    args: &CmArgs,
+    play: impl FnOnce(&Nic, &Manager) -> Result<Report, CliError>,
+) -> Result<ExitCode, CliError> {
     let nic = Nic::open(&args.nic)?;
-    let played = with_manager(tool, args, &nic);
+    let played = with_manager(args, &nic, play);
     let closed = nic.close();
     // The first error is the one to tell.
     let report = played.inspect_err(|_| {
@@ -142,13 +163,13 @@ impl Report {
     }
 }
 
-fn with_manager(tool: Tool, args: &CmArgs, nic: &Nic) -> Result<Report, CliError> {
+fn with_manager(
+    args: &CmArgs,
+    nic: &Nic,
+    play: impl FnOnce(&Nic, &Manager) -> Result<Report, CliError>,
+) -> Result<Report, CliError> {
     let manager: Manager = nic.connection_manager()?;
-    let played = match tool {
-        Tool::Ucmatose => ucmatose::play(args, nic, &manager),
-        Tool::Udaddy => udaddy::play(args, nic, &manager),
-        Tool::Cmtime => cmtime::play(args, nic, &manager),
-    };
+    let played = play(nic, &manager);
     let closed = manager.close(args.deadline());
     let report = played?;
     closed.map_err(failed("closing the connection manager"))?;
