@@ -1,5 +1,6 @@
 """A guest with Linux's Soft-RoCE (rdma_rxe) on a virtio-net, as a peer of ferroce on the host."""
 
+import collections
 import json
 import os
 import re
@@ -228,29 +229,51 @@ class Peer:
                         "%d accepted of %d; %d came of %d" % (accepted, ours, theirs, sent))
 
 
-def frames(pcap):
-    """The frames of a capture file."""
+def timed_frames(pcap):
+    """The frames of a capture file with their times in seconds."""
     data = pcap.read_bytes()
     order = "<" if data[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
+    unit = 1e-9 if b"\x3c" in data[:4] else 1e-6
     at = PCAP_HEADER
     while at + 16 <= len(data):
-        (length,) = struct.unpack_from(order + "8xI", data, at)
-        yield data[at + 16:at + 16 + length]
+        seconds, part, length = struct.unpack_from(order + "III", data, at)
+        yield seconds + part * unit, data[at + 16:at + 16 + length]
         at += 16 + length
+
+
+def frames(pcap):
+    """The frames of a capture file."""
+    return (frame for _, frame in timed_frames(pcap))
+
+
+# `rest` is what follows the BTH's destination, up to the ICRC.
+Packet = collections.namedtuple("Packet", "time ours family traffic_class opcode becn qpn rest")
+
+
+def roce_packets(pcap):
+    """RoCE v2 packets of a capture, with or without a VLAN tag."""
+    own = bytes.fromhex(NIC_MAC.replace(":", ""))
+    for when, frame in timed_frames(pcap):
+        at = 18 if frame[12:14] == b"\x81\x00" else 14
+        if frame[at - 2:at] == b"\x08\x00":
+            family, traffic_class, protocol, udp = "ipv4", frame[at + 1], frame[at + 9], at + (frame[at] & 15) * 4
+        elif frame[at - 2:at] == b"\x86\xdd":
+            family, protocol, udp = "ipv6", frame[at + 6], at + 40
+            traffic_class = struct.unpack_from(">H", frame, at)[0] >> 4 & 255
+        else:
+            continue
+        if protocol != 17 or struct.unpack_from(">H", frame, udp + 2)[0] != ROCE_PORT:
+            continue
+        bth, end = udp + 8, udp + struct.unpack_from(">H", frame, udp + 4)[0]
+        yield Packet(when, frame[6:12] == own, family, traffic_class, frame[bth], frame[bth + 4] >> 6 & 1,
+                     int.from_bytes(frame[bth + 5:bth + 8], "big"), frame[bth + 8:end - 4])
 
 
 def packets(pcap):
     """RoCE v2 packets of a capture: how many from our NIC, how many from others."""
     counts = [0, 0]
-    own = bytes.fromhex(NIC_MAC.replace(":", ""))
-    for frame in frames(pcap):
-        at = 16 if frame[12:14] == b"\x81\x00" else 12
-        if frame[at:at + 2] == b"\x08\x00":
-            udp = frame[at + 11] == 17 and at + 2 + (frame[at + 2] & 15) * 4
-        else:
-            udp = frame[at:at + 2] == b"\x86\xdd" and frame[at + 8] == 17 and at + 42
-        if udp and struct.unpack_from(">H", frame, udp + 2)[0] == ROCE_PORT:
-            counts[frame[6:12] != own] += 1
+    for packet in roce_packets(pcap):
+        counts[not packet.ours] += 1
     return counts
 
 

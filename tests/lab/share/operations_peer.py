@@ -44,9 +44,10 @@ PATIENCE = 60
 class Peer:
     """The verbs objects."""
 
-    def __init__(self, device, gid_index):
+    def __init__(self, device, gid_index, traffic_class):
         self.context = Context(name=device)
         self.gid_index = gid_index
+        self.traffic_class = traffic_class
         self.pd = PD(self.context)
 
     def hello(self, other):
@@ -83,7 +84,7 @@ class Peer:
         dgid = other["gid"] if "." not in other["gid"] else "::ffff:" + other["gid"].rpartition(":")[2]
         packed = socket.inet_pton(socket.AF_INET6, dgid)
         text = ":".join("%02x%02x" % tuple(packed[i:i + 2]) for i in range(0, 16, 2))
-        route = GlobalRoute(dgid=GID(text), sgid_index=self.gid_index, hop_limit=64)
+        route = GlobalRoute(dgid=GID(text), sgid_index=self.gid_index, hop_limit=64, traffic_class=self.traffic_class)
         attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
         self.qp.to_rts(attr)
 
@@ -194,12 +195,13 @@ def main():
     arguments.add_argument("--device", default="rxe0")
     arguments.add_argument("--gid-index", type=int, default=1)
     arguments.add_argument("--port", type=int, default=18516)
+    arguments.add_argument("--traffic-class", type=int, default=0, help="DSCP and ECN of its packets")
     arguments.add_argument("--wait-for-fences", action="store_true",
                            help="wait for what is outstanding instead of asking the device for a fence")
     given = arguments.parse_args()
     with socket.create_server(("", given.port)) as server:
         stream, _ = server.accept()
-    peer = Peer(given.device, given.gid_index)
+    peer = Peer(given.device, given.gid_index, given.traffic_class)
     peer.wait_for_fences = given.wait_for_fences
     with stream, stream.makefile("r") as lines:
         for line in lines:
