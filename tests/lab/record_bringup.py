@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Records what Linux's mlx5 drivers and rdma-core's VFIO provider say to the model, for scripts/compare-bringup."""
 
+import shutil
 import subprocess
 
 import linux_ib
@@ -33,10 +34,20 @@ AS_SERVER = [
 PROFILE = "connectx5"
 
 
+def others(task, guest, gid):
+    """What none of those programs does: invalidation, immediate data in each form, changes of what is up, counters."""
+    shutil.copy(run.image.HERE.parent / "share/verbs_once.py", guest.share)
+    result = guest.run("python3 /share/verbs_once.py --gid-index %d" % gid, timeout=linux.PATIENCE, check=False)
+    task.check("verbs that no program of them uses", result.code == 0, result)
+    guest.run("ethtool -S %s" % linux.netdev(guest), timeout=linux.PATIENCE)
+
+
 def connections(task, guests):
-    """rping: the connection manager's datagrams on QP 1."""
+    """rping and mckey: the connection manager's datagrams on QP 1, and a multicast group."""
     for guest in guests:
         guest.run("modprobe rdma_ucm")
+    group = ("mckey -m 239.1.2.3 -b 10.9.0.2", "mckey -m 239.1.2.3 -b 10.9.0.1 -s", linux_ib.JOINED)
+    linux_ib.together(task, guests[1], guests[0], group)
     server = guests[1].run_in_background("rping -s -a 10.9.0.2 -C 2 -v", 60)
     result = guests[0].run("sleep 2; rping -c -a 10.9.0.2 -C 2 -v", timeout=60, check=False)
     other = server.result()
@@ -62,6 +73,7 @@ def linux_drivers(task):
         linux_ib.between(task, guests[1], guests[0], program.format(gid=gid))
     for program in AS_SERVER:
         linux_ib.between(task, guests[0], guests[1], program.format(gid=gid), "10.9.0.1")
+    others(task, guests[0], gid)
     connections(task, guests)
     guests[0].run("rmmod rdma_ucm mlx5_ib mlx5_core", timeout=linux.PATIENCE)
     for guest in guests:

@@ -95,15 +95,17 @@ fn check_general(cap: &CmdHcaCap) -> Result<(), StepError> {
 
 /// Atomics' results in the host's byte order, where the device can do that.
 fn negotiate_atomic(hca: &Hca) -> Result<(), StepError> {
-    let mut atomic = query::<AtomicCaps>(hca, CapMode::Current)?;
+    let cap = query::<AtomicCaps>(hca, CapMode::Current)?.layout;
     let max = query::<AtomicCaps>(hca, CapMode::Max)?;
     log::debug!("atomics: {max:?}");
-    let cap = &mut atomic.layout;
     if !cap.supported_atomic_req_8B_endianness_mode_1() || cap.atomic_req_8B_endianness_mode() == 1 {
         return Ok(());
     }
-    cap.set_atomic_req_8B_endianness_mode(1)?;
-    Ok(hca.exec(&SetHcaCap { value: &atomic })?)
+    // Nothing else of it can be set; Linux mlx5_core sends zeros there.
+    let mut wanted = AtomicCaps::default();
+    wanted.set_atomic_req_8B_endianness_mode(1)?;
+    let value = &CapValue::only(wanted);
+    Ok(hca.exec(&SetHcaCap { value })?)
 }
 
 /// The driver chooses UDP source ports, where the device leaves that to it.

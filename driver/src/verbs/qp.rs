@@ -69,6 +69,8 @@ pub struct Qp {
     pub(super) blueflame: Option<BlueFlame>,
     pub(super) rq: Option<RqProducer<LocalInner>>,
     pub(super) port: PortNumber,
+    /// What the peer's requests may do, as it was said at INIT.
+    pub(super) access: Access,
     pub(super) counters: Option<CounterSet>,
     granted: QpConfig,
     slots: Slots,
@@ -170,6 +172,7 @@ impl Qp {
             blueflame: None,
             rq: None,
             port: PortNumber::FIRST,
+            access: Access::empty(),
             counters: None,
             granted: shapes.granted,
             slots: Slots::new(&shapes),

@@ -22,7 +22,8 @@ pub struct ToInit {
     /// Index in the table of partition keys; RoCE has only index 0.
     pub pkey_index: u16,
     /// What the peer's requests may do. `LOCAL_WRITE` has no meaning here, nor has `REMOTE_ATOMIC` where the device does no
-    /// atomics: then no region allows them. UC queue pairs have only `REMOTE_WRITE`, datagrams nothing of it.
+    /// atomics: then no region allows them. UC queue pairs have only `REMOTE_WRITE`, datagrams nothing of it. READs and
+    /// atomics are let in from RTR on, if [`ToRtr::max_dest_rd_atomic`] is not 0.
     pub access: Access,
     /// UD queue pairs need it: what a datagram has to bring along to be taken (IBTA vol. 1, 10.2.5), and what is sent where
     /// a request's Q_Key has the highest bit set. GSI has [`GSI_QKEY`], which need not be said; others have none.

@@ -44,8 +44,10 @@ impl Qp {
         qpc.set_cqn_rcv(self.recv_cq.cqn().get())?;
         let qkey = to.qkey(self.qp_type())?;
         qpc.set_q_key(qkey);
-        self.set_access(&mut qpc, to.access)?;
-        if let Some(counters) = &self.counters {
+        // READs and atomics are let in at RTR, where it is said how many there may be.
+        self.set_access(&mut qpc, to.access & Access::REMOTE_WRITE)?;
+        // The set of counters stays the one that it was.
+        if let Some(counters) = self.counters.as_ref().filter(|_| self.state != QpState::Init) {
             qpc.set_counter_set_id(counters.id());
         }
         let path = qpc.primary_address_path_mut();
@@ -66,6 +68,7 @@ impl Qp {
         if let Some(sq) = &mut self.sq {
             sq.set_port(to.port);
         }
+        self.access = to.access;
         self.set_state(QpState::Init);
         Ok(())
     }
@@ -112,7 +115,16 @@ impl Qp {
         to.path
             .encode(path, &source, caps.roce(), (self.qpn.get(), to.remote_qpn.get()))?;
         path.set_vhca_port_num(self.port.get());
-        let optional = OptParamMask::empty();
+        let mut optional = OptParamMask::empty();
+        if self.qp_type() == QpType::Rc {
+            // As Linux mlx5_ib: without any that may be in progress, the peer has no right to READs and atomics.
+            let answered = match to.max_dest_rd_atomic {
+                0 => self.access & Access::REMOTE_WRITE,
+                _ => self.access,
+            };
+            self.set_access(&mut qpc, answered)?;
+            optional = OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE;
+        }
         self.pd.context().exec(&Init2Rtr {
             qpn: self.qpn,
             qpc: &qpc,

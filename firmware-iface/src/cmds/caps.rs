@@ -82,6 +82,15 @@ pub struct CapValue<T> {
 }
 
 impl<T: Capability> CapValue<T> {
+    /// What is in `layout`, and 0 in all behind it: for a group of which firmware takes what can be set and looks at nothing
+    /// else.
+    pub fn only(layout: T) -> CapValue<T> {
+        CapValue {
+            layout,
+            beyond: alloc::vec![0; CAP_BYTES - T::INFO.bytes],
+        }
+    }
+
     /// Reads a capability as it stands in a command; what is missing of its [`CAP_BYTES`] is 0.
     ///
     /// # Errors

@@ -39,6 +39,7 @@ const REGISTERS: &[(u16, &str, Option<&LayoutInfo>)] = &[
     (0x5003, "PMTU", Some(PmtuReg::INFO)),
     (0x5004, "PTYS", Some(PtysReg::INFO)),
     (0x5006, "PAOS", Some(PaosReg::INFO)),
+    (0x5007, "PFCC", None),
     (0x5008, "PPCNT", Some(PpcntReg::INFO)),
     (0x6001, "NODE_DESC", None),
     (0x7004, "HOST_ENDIANNESS", Some(RegisterHostEndianness::INFO)),

@@ -110,8 +110,12 @@ const PROGRAMS: &[&str] = &[
     "Q_COUNTER",
 ];
 
-/// Counters, which a program reads when it likes.
-const COUNTERS: &[&str] = &["QUERY_CONG_STATISTICS", "ACCESS_REG (read PPCNT)"];
+/// Counters and the like, which a program reads when it likes.
+const COUNTERS: &[&str] = &[
+    "QUERY_CONG_STATISTICS",
+    "ACCESS_REG (read PPCNT)",
+    "ACCESS_REG (read PFCC)",
+];
 
 /// Whether a command belongs to bringing the NIC up or down, in an order that is the driver's.
 pub fn has_place(role: &str) -> bool {
@@ -184,6 +188,43 @@ fn row(role: String, acts: &BTreeMap<Program, Vec<Act>>) -> Row {
 fn values(acts: &[&Act], name: &str) -> BTreeSet<String> {
     let value = |act: &&Act| act.fields.get(name).cloned().unwrap_or_else(|| "0".to_string());
     acts.iter().map(value).collect()
+}
+
+/// What a program does otherwise in another recording: roles that are new or gone, and other values.
+pub fn changes(before: &[Act], after: &[Act]) -> Vec<String> {
+    type Seen<'a> = BTreeMap<(&'a str, &'a str), BTreeSet<&'a str>>;
+    fn seen(acts: &[Act]) -> Seen<'_> {
+        let mut seen = Seen::new();
+        for act in acts {
+            seen.entry((&act.role, "")).or_default();
+            for (field, value) in &act.fields {
+                seen.entry((&act.role, field)).or_default().insert(value);
+            }
+        }
+        seen
+    }
+    let (old, new) = (seen(before), seen(after));
+    let text = |values: Option<&BTreeSet<&str>>| match values {
+        None => "nothing".to_string(),
+        Some(values) => values.iter().copied().collect::<Vec<_>>().join(", "),
+    };
+    let keys: BTreeSet<&(&str, &str)> = old.keys().chain(new.keys()).collect();
+    keys.into_iter()
+        .filter_map(|key| match (old.get(key), new.get(key), key) {
+            (None, Some(_), (role, "")) => Some(format!("{role}: new")),
+            (Some(_), None, (role, "")) => Some(format!("{role}: gone")),
+            // Of these, all fields are.
+            (old_values, new_values, (role, field))
+                if old_values != new_values
+                    && old.contains_key(&(*role, ""))
+                    && new.contains_key(&(*role, "")) =>
+            {
+                let (was, is) = (text(old_values), text(new_values));
+                Some(format!("{role}: {field}: was {was}; is {is}"))
+            }
+            _ => None,
+        })
+        .collect()
 }
 
 /// Programs that agree share a value, and ferroce has none that no other program has.
@@ -317,6 +358,27 @@ mod tests {
         );
         assert_eq!(comparison.moved, [(Program::Linux, "BBB".to_string())].into());
         assert_eq!(comparison.first[&Program::Ferroce]["BBB"], 5);
+    }
+
+    #[test]
+    fn another_recording_shows_its_changes() {
+        let old = [act("A", &[("x", "1")]), act("B", &[]), act("C", &[("y", "1")])];
+        let new = [
+            act("A", &[("x", "1")]),
+            act("A", &[("x", "2"), ("z", "0x3")]),
+            act("C", &[("y", "1")]),
+            act("D", &[("w", "1")]),
+        ];
+        assert!(changes(&old, &old).is_empty());
+        assert_eq!(
+            changes(&old, &new),
+            [
+                "A: x: was 1; is 1, 2",
+                "A: z: was nothing; is 0x3",
+                "B: gone",
+                "D: new"
+            ]
+        );
     }
 
     #[test]

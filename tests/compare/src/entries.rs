@@ -1,5 +1,7 @@
 //! Work queue entries and doorbells as named values (PRM, WQE segments and UAR page; `tests/data/prm/dataplane.tsv`).
 
+use std::ops::Range;
+
 use ferroce_firmware_iface::layout::{FieldInfo, Layout, LayoutInfo};
 use ferroce_firmware_iface::layouts::Mkc;
 
@@ -116,6 +118,9 @@ const HAS_IMMEDIATE: &[u8] = &[0x01, 0x09, 0x0b, 0x25];
 /// The high bit of a data segment's first byte: inline data.
 const INLINE_MARK: u8 = 0x80;
 const SEGMENT: usize = 16;
+/// Where a datagram's WQE has the MAC address and the GID (PRM, behind the control segment).
+const MAC: Range<usize> = 0x24..0x2a;
+const GID: Range<usize> = 0x30..0x40;
 
 /// Name of a send WQE's opcode.
 fn opcode_name(opcode: u8) -> String {
@@ -157,6 +162,11 @@ pub fn send_wqe(wqe: &[u8], index: u16, service: &str) -> (String, Fields) {
         );
         at += info.bytes;
     }
+    if matches!(service, "UD" | "GSI")
+        && let Some(right) = is_group_mac(wqe)
+    {
+        fields.insert("its MAC address is the group's".into(), yes(right));
+    }
     let rest = wqe.get(at..).unwrap_or_default();
     let inline = rest.first().is_some_and(|byte| byte & INLINE_MARK != 0);
     if service == "Ethernet SQ" || opcode == 0x25 {
@@ -176,6 +186,20 @@ pub fn send_wqe(wqe: &[u8], index: u16, service: &str) -> (String, Fields) {
     fields.insert("index is the ring's".into(), yes(own_index == Some(index)));
     let inline = if inline { ", inline" } else { "" };
     (format!("WQE {} ({service}{inline})", opcode_name(opcode)), fields)
+}
+
+/// Whether a datagram to a multicast group goes to the group's MAC address (RFC 1112, RFC 2464); `None` for others.
+fn is_group_mac(wqe: &[u8]) -> Option<bool> {
+    let mac = wqe.get(MAC)?;
+    let gid = wqe.get(GID)?;
+    let expected = match gid {
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, b, c, d] if first & 0xf0 == 0xe0 => {
+            [0x01, 0x00, 0x5e, b & 0x7f, *c, *d]
+        }
+        [0xff, .., a, b, c, d] => [0x33, 0x33, *a, *b, *c, *d],
+        _ => return None,
+    };
+    Some(mac == expected)
 }
 
 fn data_segments(rest: &[u8], fields: &mut Fields) {
@@ -296,6 +320,25 @@ mod tests {
         assert_eq!(fields["ctrl reserved bits of dword 0x8"], "0x10000");
         assert_eq!(fields["raddr reserved bits of dword 0xc"], "0x2");
         assert_eq!(fields["index is the ring's"], "no");
+    }
+
+    #[test]
+    fn a_group_has_its_mac_address() {
+        let mut wqe = vec![0; 80];
+        wqe[3] = 0x0b;
+        wqe[0x24..0x2a].copy_from_slice(&[1, 0, 0x5e, 1, 2, 3]);
+        wqe[0x3a..0x40].copy_from_slice(&[0xff, 0xff, 239, 129, 2, 3]);
+        let right = |wqe: &[u8]| {
+            send_wqe(wqe, 0, "UD")
+                .1
+                .get("its MAC address is the group's")
+                .cloned()
+        };
+        assert_eq!(right(&wqe).as_deref(), Some("yes"));
+        wqe[0x29] = 4;
+        assert_eq!(right(&wqe).as_deref(), Some("no"));
+        wqe[0x3c] = 10;
+        assert_eq!(right(&wqe), None);
     }
 
     #[test]

@@ -115,6 +115,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("smac_15_0", Kind::Network),
     ("allowed_list_size", Kind::Count),
     ("driver_version", Kind::Text),
+    ("rx_hash_toeplitz_key", Kind::Count),
     ("udp_sport", Kind::UdpPort),
 ];
 

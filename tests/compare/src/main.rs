@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ferroce_compare::compare::compare;
+use ferroce_compare::compare::{changes, compare};
 use ferroce_compare::programs::{Program, load, load_file, top};
 use ferroce_compare::reasons::Reasons;
 use ferroce_compare::record::{parse, write};
@@ -25,7 +25,8 @@ struct Args {
 enum Command {
     /// Compares, writes docs/bringup-comparison.md, and lists the differences that have no reason.
     Write,
-    /// Lists the differences that have no reason, with other recordings than the committed ones if they are given.
+    /// Lists the differences that have no reason, with other recordings than the committed ones if they are given; also
+    /// what those have that the committed ones have not, and the other way round.
     Check {
         /// A recording of Linux's drivers.
         #[arg(long, value_name = "FILE")]
@@ -70,7 +71,12 @@ fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         Command::Check { linux, rdma_core } => {
             for (program, path) in [(Program::Linux, linux), (Program::RdmaCore, rdma_core)] {
                 if let Some(path) = path {
-                    acts.insert(program, load_file(path)?);
+                    let new = load_file(path)?;
+                    // Which of them say something depends on what the programs did by chance: only told.
+                    for line in changes(&load(program)?, &new) {
+                        println!("not as in the kept recording of {}: {line}", program.name());
+                    }
+                    acts.insert(program, new);
                 }
             }
         }

@@ -41,6 +41,9 @@ struct Difference {
 struct Roles {
     roles: Vec<String>,
     why: String,
+    /// Whether programs do it depends on when things happen, so that a recording may lack it.
+    #[serde(default)]
+    by_chance: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -199,7 +202,8 @@ impl Reasons {
             all.extend(patterns.map(|pattern| ("difference", at, pattern, entry.why.as_str())));
         }
         for (kind, entries) in [("lacking", &self.lacking), ("extra", &self.extra)] {
-            for (at, entry) in entries.iter().enumerate() {
+            let sure = entries.iter().enumerate().filter(|(_, entry)| !entry.by_chance);
+            for (at, entry) in sure {
                 let patterns = entry.roles.iter();
                 all.extend(patterns.map(|pattern| (kind, at, pattern, entry.why.as_str())));
             }
@@ -262,6 +266,10 @@ mod tests {
             [[lacking]]
             roles = ["X"]
             why = "Once."
+            [[lacking]]
+            roles = ["Y"]
+            why = "Now and then."
+            by_chance = true
         "#;
         let reasons = Reasons::parse(text).unwrap();
         let nothing = crate::compare::compare(&BTreeMap::new());

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Does by Linux's verbs (pyverbs) what its test programs do not: requests and commands that ferroce's driver has too.
 
-Each kind of queue pair is connected to another of the same NIC. The last request of the RC one names a key that the peer
-may not end, so that it has to fail.
+Each queue pair is connected to another of the same NIC. SEND with invalidate names a key that the peer may not end, so
+that it has to fail: such keys are those of memory windows, which the model has not.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr
 from pyverbs.wr import SGE, RecvWR, SendWR
 
-REMOTE = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ
+REMOTE = e.IBV_ACCESS_REMOTE_WRITE | e.IBV_ACCESS_REMOTE_READ | e.IBV_ACCESS_REMOTE_ATOMIC
 PATIENCE = 30
 LENGTH = 4096
 SHORT = 16
@@ -28,6 +28,7 @@ class Ends:
     """Two connected queue pairs and what they need."""
 
     def __init__(self, context, gid_index, qp_type):
+        self.access = REMOTE if qp_type == e.IBV_QPT_RC else e.IBV_ACCESS_REMOTE_WRITE
         self.pd = PD(context)
         self.cq = CQ(context, 64)
         self.mr = MR(self.pd, LENGTH, e.IBV_ACCESS_LOCAL_WRITE | REMOTE)
@@ -36,7 +37,7 @@ class Ends:
         gid = context.query_gid(1, gid_index)
         for qp, peer in zip(self.qps, reversed(self.qps)):
             attr = QPAttr(path_mtu=e.IBV_MTU_1024)
-            attr.qp_access_flags = REMOTE | e.IBV_ACCESS_LOCAL_WRITE
+            attr.qp_access_flags = self.access
             attr.dest_qp_num = peer.qp_num
             attr.rq_psn = attr.sq_psn = 0x123456
             attr.max_dest_rd_atomic = attr.max_rd_atomic = 16
@@ -54,7 +55,9 @@ class Ends:
         sge = SGE(self.mr.buf, length, self.mr.lkey)
         arrives = opcode != e.IBV_WR_RDMA_WRITE
         if arrives:
-            to_qp.post_recv(RecvWR(wr_id=2, num_sge=1, sg=[SGE(self.mr.buf, LENGTH, self.mr.lkey)]))
+            # Only what is sent needs room.
+            room = 0 if opcode == e.IBV_WR_RDMA_WRITE_WITH_IMM else LENGTH
+            to_qp.post_recv(RecvWR(wr_id=2, num_sge=1, sg=[SGE(self.mr.buf, room, self.mr.lkey)]))
         flags = e.IBV_SEND_SIGNALED | (e.IBV_SEND_INLINE if inline else 0)
         # The key of SEND with invalidate stands where immediate data do.
         value = self.mr.rkey if opcode == e.IBV_WR_SEND_WITH_INV else 7
@@ -87,10 +90,10 @@ def connected(context, gid_index):
             for opcode in (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM):
                 ends.exchange(opcode, inline)
         attr = QPAttr()
-        attr.qp_access_flags = REMOTE | e.IBV_ACCESS_LOCAL_WRITE
+        attr.qp_access_flags = ends.access
         ends.qps[0].modify(attr, e.IBV_QP_ACCESS_FLAGS)
         ends.qps[0].query(e.IBV_QP_STATE)
-        ends.cq.resize(128)
+        ends.cq.resize(600)
         ends.exchange(e.IBV_WR_SEND, False)
         if qp_type == e.IBV_QPT_RC:
             refused(context, gid_index)

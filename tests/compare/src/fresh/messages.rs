@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ferroce::context::Context;
 use ferroce::verbs::{
-    Access, Mr, Payload, Qp, QpType, RecvWr, RemoteAddr, SendOp, Sge, Srq, SrqConfig, ToRtr, ToRts, Update,
+    Access, Mr, Payload, Qp, QpType, RecvWr, RemoteAddr, SendOp, Sge, Srq, SrqConfig, ToInit, ToRtr, ToRts,
+    Update,
 };
 use ferroce_nic_model::testbed::Testbed;
 use ferroce_suites::pair::{self, Side};
@@ -16,6 +17,10 @@ use super::{FreshError, failed};
 pub(super) fn connected(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let [mut a, mut b] = sides(contexts, qp_type)?;
+        if qp_type == QpType::Rc {
+            // Once before the peer is known, and again after, as connection managers do.
+            a.qp.modify_to_init(&ToInit::default()).map_err(failed)?;
+        }
         pair::connect((&mut a.qp, &a.context), (&mut b.qp, &b.context), |rtr, rts| {
             if qp_type == QpType::Uc {
                 *rtr = ToRtr::uc(rtr.path, rtr.remote_qpn, rtr.rq_psn);
@@ -29,7 +34,9 @@ pub(super) fn connected(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Resu
             invalidations(testbed, &mut a, &mut b)?;
             invalidations(testbed, &mut b, &mut a)?;
             reads(testbed, &mut a, &b)?;
-            changes(&mut a)?;
+        }
+        changes(&mut a)?;
+        if qp_type == QpType::Rc {
             drain(&mut a)?;
         }
         end(testbed, 0, a, None)?;
@@ -152,7 +159,10 @@ fn atomics<'a>(into: Sge, remote: RemoteAddr) -> [SendOp<'a>; 2] {
 
 /// What can be changed while a connection is up.
 fn changes(side: &mut Side) -> Result<(), FreshError> {
-    let access = Some(Access::all());
+    let access = match side.qp.qp_type() {
+        QpType::Uc => Some(Access::REMOTE_WRITE),
+        _ => Some(Access::all()),
+    };
     let update = Update {
         access,
         ..Update::default()
