@@ -90,11 +90,18 @@ def body(task, arguments):
     """Records Linux's mlx5 drivers and rdma-core's VFIO provider on the model, and compares them with ferroce."""
     linux_drivers(task)
     provider(task)
+    if arguments.only_record:
+        return
     command = ["cargo", "run", "-q", "-p", "ferroce-compare", "--", "check", "--linux", str(task.folder / "linux.jsonl"),
                "--rdma-core", str(task.folder / "rdma-core.jsonl")]
     compared = subprocess.run(command, capture_output=True, text=True, cwd=run.image.TOP)
     task.check("no difference to ferroce without a reason", compared.returncode == 0, compared.stdout + compared.stderr)
 
 
+def options(parser):
+    """What this run can be told besides."""
+    parser.add_argument("--only-record", action="store_true", help="don't compare: scripts/compare-bringup does it then")
+
+
 if __name__ == "__main__":
-    run.main("record-bringup", body)
+    run.main("record-bringup", body, options)

@@ -10,8 +10,10 @@ use crate::fields::Fields;
 const LOG_UNIT: u64 = 12;
 /// Bytes of an entry in a list.
 const ENTRY: u64 = 8;
-/// Bytes of a send queue's block, and the unit of `page_offset`.
+/// Bytes of a send queue's block, and of a completion.
 const BLOCK: u64 = 64;
+/// `page_offset` counts so many parts of a page.
+const PARTS: u64 = 64;
 /// Bytes of the smallest receive.
 const SEGMENT: u64 = 16;
 /// `qpc.rq_type` of a queue pair with a receive queue of its own.
@@ -38,10 +40,14 @@ impl Paging {
     /// That of a command which has a list of pages; `None` for others.
     pub fn of(command: &Command<'_>) -> Option<Paging> {
         let get = |path: &str| command.get(path);
-        let in_units = |field: &'static str, bytes: u64, offset: u64| Paging {
-            field,
-            log_page: (get(field) + LOG_UNIT).min(LOG_MOST),
-            bytes: offset * BLOCK + bytes,
+        let in_units = |field: &'static str, bytes: u64, offset: u64| {
+            let log_page = (get(field) + LOG_UNIT).min(LOG_MOST);
+            let bytes = offset * (shift(1, log_page) / PARTS) + bytes;
+            Paging {
+                field,
+                log_page,
+                bytes,
+            }
         };
         match command.opcode {
             Opcode::CREATE_CQ | Opcode::MODIFY_CQ if get("cqc.log_cq_size") != 0 => {

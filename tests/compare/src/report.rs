@@ -25,7 +25,7 @@ appears that has none, or when this page is not what the program writes.
 
 | program | what it is | recording |
 | --- | --- | --- |
-| Linux | mlx5_core, its netdev, mlx5_ib and libmlx5 of Debian 13 with `ibv_*_pingpong`, perftest and rping, on the model's ConnectX-5 | `tests/data/traces/linux.jsonl`, made in [the lab](lab.md) |
+| Linux | mlx5_core, its netdev, mlx5_ib and libmlx5 of Debian 13 with `ibv_*_pingpong`, perftest, rping, mckey and a program of ours with pyverbs for what these leave out, on the model's ConnectX-5 | `tests/data/traces/linux.jsonl`, made in [the lab](lab.md) |
 | rdma-core | Debian's libmlx5 VFIO provider with rdma-core's own traffic test, on the same | `tests/data/traces/rdma-core.jsonl`, made in the lab |
 | ferroce | this driver, on the same | made anew whenever it is compared |
 | card | Linux's mlx5_core of 2016 on a real ConnectX-4, from ENABLE_HCA to event queues | `tests/data/connectx4-commands.jsonl` |
@@ -33,7 +33,10 @@ appears that has none, or when this page is not what the program writes.
 A recording is read as *roles*: the creation of a completion queue for RC queue pairs is one, the first arm of such a
 queue another, a WRITE with inline data a third. Within a role the programs are compared field by field, by the PRM's
 layouts, reserved bits and lengths included. Addresses, numbers of objects, keys and sequence numbers count as there or
-not there. A field differs when two programs have no value in common, or ferroce has one that nobody else has.
+not there; of page lists it is said whether they hold what they are for, whatever the pages' size. A field differs when two
+programs have no value in common, or ferroce has one that nobody else has. In what only ferroce does, any reserved bit is a
+difference. A reason is for the values that ferroce has now, and has to be of something: another value, or a reason that
+nothing needs any more, fails the test too.
 
 `scripts/compare-bringup` writes the page anew, `scripts/compare-bringup --record` makes the recordings anew first. The
 reasons are in `tests/compare/reasons.toml`.

@@ -48,7 +48,7 @@ class Ends:
             attr.ah_attr = AHAttr(port_num=1, is_global=1, gr=route)
             qp.to_rts(attr)
 
-    def exchange(self, opcode, inline, wanted=e.IBV_WC_SUCCESS):
+    def exchange(self, opcode, inline, wanted=e.IBV_WC_SUCCESS, flags=e.IBV_SEND_SIGNALED):
         """One request, and what it causes at the other end."""
         from_qp, to_qp = self.qps
         length = SHORT if inline else LENGTH
@@ -58,14 +58,14 @@ class Ends:
             # Only what is sent needs room.
             room = 0 if opcode == e.IBV_WR_RDMA_WRITE_WITH_IMM else LENGTH
             to_qp.post_recv(RecvWR(wr_id=2, num_sge=1, sg=[SGE(self.mr.buf, room, self.mr.lkey)]))
-        flags = e.IBV_SEND_SIGNALED | (e.IBV_SEND_INLINE if inline else 0)
+        flags |= e.IBV_SEND_INLINE if inline else 0
         # The key of SEND with invalidate stands where immediate data do.
         value = self.mr.rkey if opcode == e.IBV_WR_SEND_WITH_INV else 7
         request = SendWR(wr_id=1, opcode=opcode, num_sge=1, sg=[sge], imm_data=value, send_flags=flags)
         if opcode in (e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM):
             request.set_wr_rdma(self.mr.rkey, self.mr.buf)
         from_qp.post_send(request)
-        statuses = self.completions(2 if arrives else 1)
+        statuses = self.completions(arrives + bool(flags & e.IBV_SEND_SIGNALED))
         right = all(s == e.IBV_WC_SUCCESS for s in statuses) == (wanted == e.IBV_WC_SUCCESS) and wanted in statuses
         if not right:
             raise RuntimeError("opcode %d: statuses %r where %d was due" % (opcode, statuses, wanted))
@@ -89,6 +89,8 @@ def connected(context, gid_index):
         for inline in (False, True):
             for opcode in (e.IBV_WR_SEND, e.IBV_WR_SEND_WITH_IMM, e.IBV_WR_RDMA_WRITE, e.IBV_WR_RDMA_WRITE_WITH_IMM):
                 ends.exchange(opcode, inline)
+        for flags in (e.IBV_SEND_SIGNALED | e.IBV_SEND_FENCE, e.IBV_SEND_SIGNALED | e.IBV_SEND_SOLICITED, 0):
+            ends.exchange(e.IBV_WR_SEND, False, flags=flags)
         attr = QPAttr()
         attr.qp_access_flags = ends.access
         ends.qps[0].modify(attr, e.IBV_QP_ACCESS_FLAGS)

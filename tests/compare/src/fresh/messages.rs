@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use ferroce::context::Context;
 use ferroce::verbs::{
-    Access, Mr, Payload, Qp, QpType, RecvWr, RemoteAddr, SendOp, Sge, Srq, SrqConfig, ToInit, ToRtr, ToRts,
-    Update,
+    Access, Mr, Payload, Qp, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Srq, SrqConfig,
+    ToInit, ToRtr, ToRts, Update,
 };
 use ferroce_nic_model::testbed::Testbed;
 use ferroce_suites::pair::{self, Side};
 
-use super::side::{INLINE, completion, config, drain, end, post, receive, sides};
+use super::side::{INLINE, completion, config, drain, end, post, post_flagged, receive, sides};
 use super::{FreshError, failed};
 
 /// Each kind of request on RC and UC queue pairs.
@@ -29,6 +29,7 @@ pub(super) fn connected(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Resu
         });
         messages(testbed, &mut a, &mut b)?;
         messages(testbed, &mut b, &mut a)?;
+        flags(testbed, &mut a, &mut b)?;
         writes(testbed, &mut a, &b)?;
         if qp_type == QpType::Rc {
             invalidations(testbed, &mut a, &mut b)?;
@@ -106,6 +107,28 @@ fn messages(testbed: &Testbed, from: &mut Side, to: &mut Side) -> Result<(), Fre
         completion(to)?;
     }
     Ok(())
+}
+
+/// Each flag of a request, on SENDs.
+fn flags(testbed: &Testbed, from: &mut Side, to: &mut Side) -> Result<(), FreshError> {
+    let out = from.mr.sge(0..4096).map_err(failed)?;
+    let data = Payload::Gather(std::slice::from_ref(&out));
+    let op = SendOp::Send { data, imm: None };
+    for flags in [SendFlags::FENCE, SendFlags::SOLICITED] {
+        receive(to, 8192)?;
+        post_flagged(testbed, from, op, flags)?;
+        completion(to)?;
+    }
+    // One without a completion, and with the next one's doorbell.
+    receive(to, 8192)?;
+    receive(to, 8192)?;
+    let flags = SendFlags::empty();
+    from.qp
+        .post_send(&SendWr { wr_id: 3, op, flags })
+        .map_err(failed)?;
+    post(testbed, from, op)?;
+    completion(to)?;
+    completion(to)
 }
 
 fn writes(testbed: &Testbed, from: &mut Side, to: &Side) -> Result<(), FreshError> {

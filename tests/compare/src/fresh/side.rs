@@ -79,11 +79,18 @@ pub(super) fn drain(side: &mut Side) -> Result<(), FreshError> {
 
 /// Posts a request and waits for its completion, by its event.
 pub(super) fn post(testbed: &Testbed, side: &mut Side, op: SendOp<'_>) -> Result<(), FreshError> {
-    let wr = SendWr {
-        wr_id: 1,
-        op,
-        flags: SendFlags::SIGNALED,
-    };
+    post_flagged(testbed, side, op, SendFlags::empty())
+}
+
+/// The same with flags besides.
+pub(super) fn post_flagged(
+    testbed: &Testbed,
+    side: &mut Side,
+    op: SendOp<'_>,
+    flags: SendFlags,
+) -> Result<(), FreshError> {
+    let flags = flags | SendFlags::SIGNALED;
+    let wr = SendWr { wr_id: 1, op, flags };
     // Armed while the queue is empty, and waited for until the event is there: so each run says the same.
     let before = side.poller.events();
     side.poller.req_notify(false);
