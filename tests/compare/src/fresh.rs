@@ -77,6 +77,7 @@ fn failed(error: impl std::error::Error) -> FreshError {
 fn traffic(testbed: &Testbed) -> Result<(), FreshError> {
     let contexts = [pair::open(testbed, 0), pair::open(testbed, 1)];
     messages::connected(testbed, &contexts)?;
+    messages::blueflame(testbed, &contexts)?;
     messages::shared_receives(testbed, &contexts)?;
     datagrams::datagrams(testbed, &contexts)?;
     frames(testbed, &contexts)?;

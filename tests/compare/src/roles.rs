@@ -325,14 +325,19 @@ impl Objects {
     /// A send doorbell, its record and the WQEs that it announces; the WQEs are acts of their own.
     fn send(&mut self, records: &[Record], at: usize, bytes: &[u8], mut fields: Fields) -> (Named, usize) {
         let name = self.queue_name(be32(bytes, 4) >> 8);
+        let kind = match bytes.len() {
+            ..=8 => "send doorbell",
+            _ => "BlueFlame doorbell",
+        };
+        let role = format!("{kind} ({name})");
         let Some(What::DoorbellRecord {
             of, bytes: record, ..
         }) = records.get(at + 1).map(|r| &r.what)
         else {
-            return (Some((format!("send doorbell ({name})"), fields)), 1);
+            return (Some((role, fields)), 1);
         };
         if of != "qp" {
-            return (Some((format!("send doorbell ({name})"), fields)), 1);
+            return (Some((role, fields)), 1);
         }
         let wqes: Vec<(u16, &[u8])> = records[at + 2..]
             .iter()
@@ -356,7 +361,7 @@ impl Objects {
                 yes(be32(record, 4) == u32::from(end)),
             );
         }
-        (Some((format!("send doorbell ({name})"), fields)), 2)
+        (Some((role, fields)), 2)
     }
 }
 

@@ -10,7 +10,7 @@ use ferroce::verbs::{Ah, GSI_QKEY, Path, Payload, QpType, SendOp, ToInit};
 use ferroce_nic_model::testbed::Testbed;
 use ferroce_suites::pair::{self, Side};
 
-use super::side::{INLINE, completion, end, post, receive, sides};
+use super::side::{INLINE, completion, config, end, post, receive, sides};
 use super::{FreshError, failed};
 
 /// The key of UD queue pairs.
@@ -30,7 +30,7 @@ struct To {
 /// Datagrams of each form, each way.
 pub(super) fn datagrams(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
     for (qp_type, init) in [(QpType::Ud, ToInit::ud(QKEY)), (QpType::Gsi, ToInit::default())] {
-        let mut both = sides(contexts, qp_type)?;
+        let mut both = sides(contexts, &config(qp_type))?;
         for side in &mut both {
             side.qp.start_datagrams(&init).map_err(failed)?;
         }

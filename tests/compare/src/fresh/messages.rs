@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ferroce::context::Context;
 use ferroce::verbs::{
-    Access, Mr, Payload, Qp, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Srq, SrqConfig,
-    ToInit, ToRtr, ToRts, Update,
+    Access, Mr, Payload, Qp, QpConfig, QpType, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Srq,
+    SrqConfig, ToInit, ToRtr, ToRts, Update,
 };
 use ferroce_nic_model::testbed::Testbed;
 use ferroce_suites::pair::{self, Side};
@@ -16,7 +16,7 @@ use super::{FreshError, failed};
 /// Each kind of request on RC and UC queue pairs.
 pub(super) fn connected(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
     for qp_type in [QpType::Rc, QpType::Uc] {
-        let [mut a, mut b] = sides(contexts, qp_type)?;
+        let [mut a, mut b] = sides(contexts, &config(qp_type))?;
         if qp_type == QpType::Rc {
             // Once before the peer is known, and again after, as connection managers do.
             a.qp.modify_to_init(&ToInit::default()).map_err(failed)?;
@@ -46,9 +46,27 @@ pub(super) fn connected(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Resu
     Ok(())
 }
 
+/// Small requests within the doorbell, twice: the register has two slots.
+pub(super) fn blueflame(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
+    let config = QpConfig {
+        blueflame: true,
+        ..config(QpType::Rc)
+    };
+    let [mut a, mut b] = sides(contexts, &config)?;
+    pair::connect((&mut a.qp, &a.context), (&mut b.qp, &b.context), |_, _| ());
+    for imm in [None, Some(7)] {
+        receive(&mut b, 8192)?;
+        let data = Payload::Inline(&INLINE);
+        post(testbed, &mut a, SendOp::Send { data, imm })?;
+        completion(&mut b)?;
+    }
+    end(testbed, 0, a, None)?;
+    end(testbed, 1, b, None)
+}
+
 /// Messages into a shared receive queue with a limit, each way.
 pub(super) fn shared_receives(testbed: &Testbed, contexts: &[Arc<Context>; 2]) -> Result<(), FreshError> {
-    let mut both = sides(contexts, QpType::Rc)?;
+    let mut both = sides(contexts, &config(QpType::Rc))?;
     let mut srqs = Vec::new();
     for side in &mut both {
         // As large as that of Linux's kernel.

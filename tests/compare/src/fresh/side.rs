@@ -34,10 +34,10 @@ pub(super) fn config(qp_type: QpType) -> QpConfig {
 }
 
 /// Two ends, one on each NIC, whose queue pairs are counted.
-pub(super) fn sides(contexts: &[Arc<Context>; 2], qp_type: QpType) -> Result<[Side; 2], FreshError> {
+pub(super) fn sides(contexts: &[Arc<Context>; 2], config: &QpConfig) -> Result<[Side; 2], FreshError> {
     let mut sides = contexts
         .each_ref()
-        .map(|context| Side::on(Arc::clone(context), &config(qp_type)));
+        .map(|context| Side::on(Arc::clone(context), config));
     for side in &mut sides {
         let counters = CounterSet::alloc(&side.context).map_err(failed)?;
         side.qp.count_with(&counters).map_err(failed)?;
