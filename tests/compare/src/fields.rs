@@ -39,6 +39,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("db_record_addr_h", Kind::Address),
     ("db_record_addr_l", Kind::Address),
     ("start_addr", Kind::Address),
+    ("page_offset", Kind::Address),
     ("wq_umem_offset", Kind::Address),
     ("raddr", Kind::Address),
     ("addr", Kind::Address),
@@ -116,6 +117,7 @@ const KINDS: &[(&str, Kind)] = &[
     ("allowed_list_size", Kind::Count),
     ("driver_version", Kind::Text),
     ("rx_hash_toeplitz_key", Kind::Count),
+    ("flow_label", Kind::Count),
     ("udp_sport", Kind::UdpPort),
 ];
 

@@ -53,6 +53,9 @@ struct Order {
     against: String,
     roles: Vec<String>,
     why: String,
+    /// Whether it is at another place depends on when things happen.
+    #[serde(default)]
+    by_chance: bool,
 }
 
 /// What stands for the values of ferroce where it does not play the role.
@@ -208,7 +211,12 @@ impl Reasons {
                 all.extend(patterns.map(|pattern| (kind, at, pattern, entry.why.as_str())));
             }
         }
-        for (at, entry) in self.order.iter().enumerate() {
+        let sure = self
+            .order
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| !entry.by_chance);
+        for (at, entry) in sure {
             let patterns = entry.roles.iter();
             all.extend(patterns.map(|pattern| ("order", at, pattern, entry.why.as_str())));
         }

@@ -33,7 +33,8 @@ class Ends:
         self.cq = CQ(context, 64)
         self.mr = MR(self.pd, LENGTH, e.IBV_ACCESS_LOCAL_WRITE | REMOTE)
         cap = QPCap(max_send_wr=4, max_recv_wr=500, max_send_sge=1, max_recv_sge=1, max_inline_data=SHORT)
-        self.qps = [QP(self.pd, QPInitAttr(qp_type=qp_type, scq=self.cq, rcq=self.cq, cap=cap)) for _ in range(2)]
+        init = QPInitAttr(qp_type=qp_type, scq=self.cq, rcq=self.cq, cap=cap, sq_sig_all=0)
+        self.qps = [QP(self.pd, init) for _ in range(2)]
         gid = context.query_gid(1, gid_index)
         for qp, peer in zip(self.qps, reversed(self.qps)):
             attr = QPAttr(path_mtu=e.IBV_MTU_1024)

@@ -137,6 +137,9 @@ fn flags(testbed: &Testbed, from: &mut Side, to: &mut Side) -> Result<(), FreshE
         post_flagged(testbed, from, op, flags)?;
         completion(to)?;
     }
+    if from.qp.qp_type() != QpType::Rc {
+        return Ok(());
+    }
     // One without a completion, and with the next one's doorbell.
     receive(to, 8192)?;
     receive(to, 8192)?;
