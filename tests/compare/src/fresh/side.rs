@@ -95,7 +95,11 @@ pub(super) fn post_flagged(
     let before = side.poller.events();
     side.poller.req_notify(false);
     side.qp.post_send(&wr).map_err(failed)?;
-    side.qp.ring_send();
+    if side.qp.config().blueflame {
+        side.qp.ring_send_blueflame();
+    } else {
+        side.qp.ring_send();
+    }
     until("an event of the completion queue", || {
         side.context.poll_completion_events(0);
         side.poller.events() != before
