@@ -194,6 +194,26 @@ fn a_nic_that_is_taken_stays_with_its_user() {
 }
 
 #[test]
+fn d05_info_shows_the_clock_or_why_there_is_none() {
+    for (profile, shown) in [
+        ("connectx5", "156250 kHz, now at "),
+        (
+            "connectx4",
+            "none: the clock's frequency is not known: device_frequency_khz is 0 (device_frequency_mhz is 275",
+        ),
+    ] {
+        let model = Model::start(&["--profile", profile]);
+        let said = info(&model.sockets[0]);
+        let line = said
+            .out
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("device_clock"));
+        let line = line.unwrap_or_else(|| panic!("{} {}", said.out, said.err));
+        assert!(line.trim().starts_with(shown), "{profile}: {line}");
+    }
+}
+
+#[test]
 fn pci_addresses_and_device_names_are_checked() {
     assert_refused(
         &run(["info", "ffff:ff:1f.7"]),
