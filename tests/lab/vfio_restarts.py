@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """A guest restarts, or is switched off, while ferroce uses its NIC; it, or the next guest, opens the same NIC.
 
-The other way round can't be seen here: QEMU 11.1 ends with an assertion when its device process dies. That case is
-tested over vfio-user without QEMU (driver/cli/tests/processes.rs: `a_killed_model_is_told_and_nothing_hangs`).
+The other way round, the model's process killed and started again, is vfio_model_killed.
 """
 
 from lab import linux

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 
-from . import accel, ending, image, qemu
+from . import accel, ending, image, qemu, relay
 
 RUNS = image.CACHE / "runs"
 
@@ -132,6 +132,12 @@ class Run:
         self.parts.append(model)
         model.start()
         return model
+
+    def relay(self, name, path):
+        """Starts a relay for the model that serves at `path`: a guest at its `socket` outlives the model."""
+        part = relay.Relay(self.folder, name, path)
+        self.parts.append(part)
+        return part
 
     def guest(self, name, **options):
         """Boots a guest with the ferroce program in its shared folder, and waits until it is ready."""
