@@ -55,7 +55,7 @@ def one(run, guests, number, case):
     what = "%s %s%s" % (test, options, " by the connection manager" if by_cm else "")
     if run.check(what, result.code == 0 and other.code == 0, "%r\n%r" % (result, other)):
         found = as_json(result)
-        rxe_perftest.measured(run, what, found, "virtual machine")
+        rxe_perftest.measured(run, what, found, "one core only")
         sizes = 23 if "-a" in options.split() else 1
         run.check("%s: as asked" % what, found["connection"] == ("rdma-cm" if by_cm else "tcp") and
                   len(found["rows"]) == sizes and as_json(other)["role"] == "server", json.dumps(found)[:1000])
