@@ -12,32 +12,60 @@ use crate::entries::still_wqe;
 use crate::fields::still;
 use crate::paging::Paging;
 use crate::record::{Record, What};
-use crate::roles::acts;
+use crate::roles::{Act, acts};
 
 /// Bytes of a list of pages that are kept: two pages.
 const LIST_BYTES: usize = 16;
 /// Where CREATE_MKEY has the first address of the region (PRM, `mkc.start_addr`).
 const KEY_START: Range<usize> = 0x20..0x28;
 
-/// The small form.
+/// The small form. A send doorbell and the WQEs that it announces stay together, since each is held against the other.
 pub fn shrink(records: &[Record]) -> Vec<Record> {
+    let acts = acts(records);
     let mut seen = BTreeSet::new();
     let mut kept = Vec::new();
-    for act in acts(records) {
-        if !seen.insert((act.role.clone(), act.fields.clone())) {
-            continue;
+    let mut rest = acts.as_slice();
+    while let Some(first) = rest.first() {
+        let announced = if is_doorbell(first) {
+            rest[1..]
+                .iter()
+                .take_while(|act| is_send_wqe(records, act))
+                .count()
+        } else {
+            0
+        };
+        let (group, others) = rest.split_at(1 + announced);
+        rest = others;
+        let mut new = false;
+        for act in group {
+            new |= seen.insert((act.role.clone(), act.fields.clone()));
         }
-        let service = act.role.rsplit_once('(').map_or("", |(_, rest)| {
-            rest.trim_end_matches(')').trim_end_matches(", inline")
-        });
-        for (number, record) in records[act.records].iter().enumerate() {
-            let mut record = record.clone();
-            record.role = (number == 0).then(|| act.role.clone());
-            stilled(&mut record.what, service);
-            kept.push(record);
+        if new {
+            group.iter().for_each(|act| keep(records, act, &mut kept));
         }
     }
     kept
+}
+
+fn is_doorbell(act: &Act) -> bool {
+    act.role.starts_with("send doorbell") || act.role.starts_with("BlueFlame doorbell")
+}
+
+fn is_send_wqe(records: &[Record], act: &Act) -> bool {
+    let what = records.get(act.records.start).map(|record| &record.what);
+    matches!(what, Some(What::Wqe { kind, .. }) if kind == "send")
+}
+
+fn keep(records: &[Record], act: &Act, kept: &mut Vec<Record>) {
+    let service = act.role.rsplit_once('(').map_or("", |(_, rest)| {
+        rest.trim_end_matches(')').trim_end_matches(", inline")
+    });
+    for (number, record) in records[act.records.clone()].iter().enumerate() {
+        let mut record = record.clone();
+        record.role = (number == 0).then(|| act.role.clone());
+        stilled(&mut record.what, service);
+        kept.push(record);
+    }
 }
 
 fn stilled(what: &mut What, service: &str) {
@@ -129,5 +157,28 @@ mod tests {
         let again = parse(&write(&small)).unwrap();
         assert_eq!(shrink(&again), small, "and so small that it gets no smaller");
         assert!(!write(&small).contains("12345"));
+    }
+
+    #[test]
+    fn a_doorbell_keeps_what_it_announces() {
+        let round = |index: u8, opcode: u8, imm: u8| {
+            format!(
+                r#"{{"uar":1,"offset":"0x800","len":8,"bytes":"0000{index:02x}{opcode:02x}00000901"}}
+{{"record":"qp","number":9,"bytes":"00000000000000{:02x}"}}
+{{"wqe":"send","number":9,"index":{index},"len":16,"bytes":"0000{index:02x}{opcode:02x}000009010000000{imm}"}}
+"#,
+                index + 1
+            )
+        };
+        // A SEND, the same again, a SEND with a completion, a NOP.
+        let text = [round(0, 10, 0), round(1, 10, 0), round(2, 10, 8), round(3, 0, 8)].concat();
+        let records = parse(&text).unwrap();
+        let small = shrink(&records);
+        assert_eq!(small.len(), 9, "{small:?}");
+        for act in acts(&small).iter().filter(|act| is_doorbell(act)) {
+            assert_eq!(act.fields["its first 8 bytes are those of"], "the last WQE");
+            assert_eq!(act.fields["record counts all WQEs"], "yes");
+        }
+        assert_eq!(shrink(&small), small);
     }
 }
