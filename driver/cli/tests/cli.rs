@@ -287,6 +287,20 @@ fn arguments_of_the_demo_are_checked() {
 }
 
 #[test]
+fn each_port_of_a_model_is_told_of() {
+    let model = Model::start(&["--ports", "2"]);
+    let said = info(&model.sockets[0]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let ports: Vec<&str> = said
+        .out
+        .lines()
+        .filter(|line| line.starts_with("    port "))
+        .collect();
+    assert_eq!(ports, ["    port 1", "    port 2"]);
+    assert_eq!(said.out.matches("PORT_ACTIVE").count(), 2, "{}", said.out);
+}
+
+#[test]
 fn arguments_of_the_model_are_checked() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -324,6 +338,14 @@ fn arguments_of_the_model_are_checked() {
         ("--loss", "2", 2, "0 to 1"),
     ] {
         assert_refused(&run(["model", "--socket", &socket, option, value]), code, &[part]);
+    }
+    for (more, code, part) in [
+        (["--ports", "3"], 2, "1..=2"),
+        (["--ports", "0"], 2, "1..=2"),
+        (["--wire", "none"], 1, "--wire is given 2 times"),
+    ] {
+        let first = ["model", "--socket", &socket, "--wire", "none"];
+        assert_refused(&run([first.as_slice(), &more].concat()), code, &[part]);
     }
     let wire = format!("dgram:{text},{socket}-peer");
     assert_refused(
