@@ -7,6 +7,9 @@ use super::Frequency;
 /// Time between samples from which on the rate is measured by them; over less, the error of the two readings (a
 /// microsecond or so) would be more than that of the nominal frequency.
 const BASELINE_NANOS: u64 = 1_000_000_000;
+/// Part of the time between two samples that their readings may have taken together for the rate to be measured by them: else
+/// the error of the readings, half of that, would be more than the nominal frequency's.
+const MOST_OF_BASELINE: u128 = 50_000;
 /// Most parts per million by which a measured rate may differ from the nominal one. Oscillators of NICs and hosts are
 /// good to some tens.
 const MOST_PPM: u64 = 1_000;
@@ -35,7 +38,8 @@ struct Rate {
 ///
 /// Two oscillators never run at the same rate: 20 parts per million are 20 µs in each second. So a program that wants
 /// better than that gives it a sample every second or so ([`ClockCorrelation::update`]); the rate between the last two that are a
-/// second apart then holds until the next.
+/// second apart then holds until the next. Where reading takes long, by a trap into a hypervisor, say, more than a second is
+/// needed: fifty thousand times as long as both readings together.
 ///
 /// ```no_run
 /// use ferroce::{clock::ClockCorrelation, context::Context, verbs::WcSuccess};
@@ -86,13 +90,18 @@ impl ClockCorrelation {
         };
         let expected = self.nominal.nanos(ticks);
         let apart = expected.abs_diff(nanos.into());
-        let read = (self.base.window + sample.window).as_nanos();
+        let read = self.base.window.saturating_add(sample.window).as_nanos();
         if apart > u128::from(nanos) * u128::from(MOST_PPM) / 1_000_000 + read {
             return self.begin_afresh(sample);
         }
         if nanos >= BASELINE_NANOS && ticks > 0 {
-            self.rate = Rate { ticks, nanos };
-            self.base = sample;
+            if read <= u128::from(nanos) / MOST_OF_BASELINE {
+                self.rate = Rate { ticks, nanos };
+                self.base = sample;
+            } else if sample.window < self.base.window {
+                // It is the better one to measure from.
+                self.base = sample;
+            }
         }
         self.latest = sample;
         true

@@ -310,6 +310,50 @@ fn a_sample_that_does_not_fit_begins_afresh() {
     assert_eq!(correlation.deviation_ppb(), 0);
 }
 
+#[test]
+fn d05_a_reading_that_took_long_does_not_spoil_the_rate() {
+    let start = Instant::now() + Duration::from_secs(3_600);
+    let (first, hz) = (1 << 40, 156_250_000);
+    let clocks = Clocks { start, first, hz };
+    // The thread had to wait for its turn in the middle of each reading, so that the host's time is off by half of that.
+    let late = |nanos, micros| ClockSample {
+        host: clocks.host(nanos) + Duration::from_micros(micros / 2),
+        window: Duration::from_micros(micros),
+        ..clocks.sample(nanos)
+    };
+    let frequency = Frequency::from_khz(156_250).unwrap();
+    let mut correlation = ClockCorrelation::new(frequency, clocks.sample(0));
+    assert!(correlation.update(late(SECOND, 10_000)));
+    assert_eq!(correlation.uncertainty(), Duration::from_millis(5));
+    assert_eq!(correlation.deviation_ppb(), 0, "0.5 % otherwise");
+    // The next good one is right at once, and measured from the first good one.
+    assert!(correlation.update(clocks.sample(2 * SECOND)));
+    let told = correlation.to_host(clocks.ticks(3 * SECOND)).unwrap();
+    assert!(off(told, clocks.host(3 * SECOND)) < Duration::from_micros(1));
+    assert!(correlation.deviation_ppb().abs() <= 1_000);
+
+    // The first was a bad one, and each takes as long as a trap: a rate is measured all the same, over long enough.
+    let clocks = Clocks {
+        hz: hz + hz / 20_000,
+        ..clocks
+    };
+    let trapped = |second| ClockSample {
+        window: Duration::from_micros(50),
+        ..clocks.sample(second * SECOND)
+    };
+    let mut correlation = ClockCorrelation::new(
+        frequency,
+        ClockSample {
+            window: Duration::from_secs(1),
+            ..clocks.sample(0)
+        },
+    );
+    (1..=5).for_each(|second| assert!(correlation.update(trapped(second))));
+    assert_eq!(correlation.deviation_ppb(), 0);
+    assert!(correlation.update(trapped(6)));
+    assert!((correlation.deviation_ppb() - 50_000).abs() <= 10);
+}
+
 proptest! {
     #[test]
     fn d05_any_ticks_at_any_frequency_are_exact(ticks in any::<u64>(), khz in 1u32..) {
@@ -319,14 +363,19 @@ proptest! {
     }
 
     #[test]
-    fn any_samples_are_survived(all in prop::collection::vec((any::<u64>(), any::<u32>(), any::<u32>()), 1..20), at in any::<u64>()) {
+    fn any_samples_are_survived(
+        all in prop::collection::vec((any::<u64>(), any::<u32>(), prop_oneof![0..10_000_000u64, any::<u64>()]), 1..20),
+        khz in 1u32..,
+        at in any::<u64>(),
+    ) {
         let start = Instant::now();
         let mut samples = all.iter().map(|&(ticks, millis, window)| ClockSample {
             ticks,
             host: start + Duration::from_millis(millis.into()),
-            window: Duration::from_nanos(window.into()),
+            // Also far more than a program would have waited.
+            window: Duration::new(window, 0),
         });
-        let frequency = Frequency::from_khz(156_250).unwrap();
+        let frequency = Frequency::from_khz(khz).unwrap();
         let mut correlation = ClockCorrelation::new(frequency, samples.next().unwrap());
         for sample in samples {
             correlation.update(sample);
