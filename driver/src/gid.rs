@@ -18,6 +18,8 @@ use crate::error::StepError;
 use crate::hca::Hca;
 use crate::port::{MacAddress, PortNumber};
 
+/// Entries that queue pairs can name: `ads.src_addr_index` and an address vector's index have 8 bits.
+const MAX_ENTRIES: usize = 256;
 /// `roce_cap.l3_type` bit: IPv4.
 const CAP_L3_IPV4: u8 = 1 << 1;
 /// `roce_cap.l3_type` bit: IPv6.
@@ -184,7 +186,8 @@ impl GidTable {
     /// An empty table of the size that the device has; of none where the device has tables for `tables` ports only.
     pub(crate) fn new(cap: Box<RoceCap>, port: PortNumber, tables: u8) -> Self {
         let there = port.get() <= tables.max(PortNumber::FIRST.get());
-        let size = usize::from(if there { cap.roce_address_table_size() } else { 0 });
+        let size = if there { cap.roce_address_table_size() } else { 0 };
+        let size = usize::from(size).min(MAX_ENTRIES);
         Self {
             cap,
             port,
@@ -348,6 +351,22 @@ mod tests {
         assert_eq!((layout.roce_l3_type(), layout.roce_version()), (0, 0));
         e.vlan = Some(4096);
         assert!(e.layout().is_err());
+    }
+
+    #[test]
+    fn a_table_has_no_entries_that_a_queue_pair_could_not_name() {
+        for (says, size) in [(0, 0), (16, 16), (256, 256), (257, 256), (u16::MAX, 256)] {
+            let mut cap = Box::new(RoceCap::default());
+            cap.set_roce_address_table_size(says);
+            let table =
+                |port, tables| GidTable::new(cap.clone(), PortNumber::new(port).unwrap(), tables).size();
+            assert_eq!([table(1, 0), table(1, 2), table(2, 2)], [size; 3]);
+            assert_eq!(
+                [table(2, 0), table(2, 1), table(3, 2)],
+                [0; 3],
+                "there are tables for fewer ports"
+            );
+        }
     }
 
     #[test]
