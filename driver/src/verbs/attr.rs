@@ -10,6 +10,10 @@ const SEGMENT: u64 = 16;
 /// Bytes of a management datagram (IBTA vol. 1, 13.4.2), the longest that QP 1 sends.
 const MAD_BYTES: u64 = 256;
 
+/// Longest ring: `qpc.log_sq_size` and `qpc.log_rq_size` have 4 bits. With 2^16 entries, a full ring could not be told from an
+/// empty one by indices of 16 bits either.
+const MAX_LOG_RING: u8 = 15;
+
 /// What a queue pair shall be made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpConfig {
@@ -69,7 +73,7 @@ impl QpConfig {
         srq: bool,
     ) -> Result<Shapes, CreateError> {
         let general = caps.general();
-        let ring = 1u64 << general.log_max_qp_sz().min(16);
+        let ring = 1u64 << general.log_max_qp_sz().min(MAX_LOG_RING);
         let max_msg = 1u64 << general.log_max_msg().min(31);
         let offered = match self.qp_type {
             QpType::Rc => Ok(()),
@@ -195,5 +199,35 @@ impl QpConfig {
                 max_msg,
             },
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_no_longer_than_its_field_and_its_indices_whatever_the_device_says() {
+        for log_max_qp_sz in [15, 16, 31, 255] {
+            let mut caps = crate::caps::testing::caps();
+            caps.general.set_log_max_qp_sz(log_max_qp_sz);
+            let shapes = |max_send_wr, max_recv_wr| {
+                let config = QpConfig {
+                    max_send_wr,
+                    max_recv_wr,
+                    ..QpConfig::default()
+                };
+                config.shapes(&caps, true, 0, false)
+            };
+            let largest = shapes(32_768, 32_768).unwrap();
+            assert_eq!(largest.sq.map(|(shape, _)| shape.blocks), Some(32_768));
+            assert_eq!(largest.rq.map(|(shape, _)| shape.entries), Some(32_768));
+            for (send, recv) in [(32_769, 0), (65_536, 0), (0, 32_769), (0, 65_536)] {
+                match shapes(send, recv) {
+                    Err(CreateError::Limit(error)) => assert_eq!(error.max, 32_768, "{error}"),
+                    other => panic!("{send} and {recv} with {log_max_qp_sz}: {other:?}"),
+                }
+            }
+        }
     }
 }
