@@ -74,6 +74,10 @@ impl Context {
 
     fn tell_of_gid(&self, port: PortNumber, index: u16) {
         self.hca.events().deliver(AsyncEvent::Gid { port, index });
+        // No interrupt comes of it: who waits for events sleeps on the asynchronous queues' vector.
+        if let Some(vector) = self.hca.vectors().first() {
+            vector.wake();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! NICs of two ports: what belongs to one port stays with it.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ferroce::context::{Context, OpenConfig, Port, PortEvents};
@@ -117,6 +118,60 @@ fn g06_a_port_that_is_down_leaves_the_other_as_it_is() {
     drop(events);
     context.close().expect("nobody holds it");
     rig.assert_clean();
+}
+
+#[test]
+fn g06_who_waits_is_woken_by_a_gid_that_another_thread_adds() {
+    let rig = TwoPorts::new();
+    let context = rig.open(0);
+    let second = port(&context, SECOND);
+    let events = second.subscribe().unwrap();
+    let entry = GidEntry {
+        gid: Gid::from_ip("10.9.2.77".parse().unwrap()),
+        ..second.gids().entries()[0].1
+    };
+    let (about_to_wait, waits) = channel();
+    let (go, gone) = channel();
+    let mut lags: Vec<Duration> = std::thread::scope(|scope| {
+        let woken = scope.spawn(|| {
+            let each = (0..9).map(|_| {
+                about_to_wait.send(()).unwrap();
+                assert!(matches!(next(&events), AsyncEvent::Gid { .. }));
+                Instant::now()
+            });
+            each.collect::<Vec<_>>()
+        });
+        let second = &second;
+        let told = scope.spawn(move || {
+            let each = (0..9).map(|round| {
+                gone.recv().unwrap();
+                // Each change is an event.
+                if round % 2 == 0 {
+                    second.add_gid(entry).unwrap();
+                } else {
+                    let index = second.gids().find(|have| *have == entry).unwrap();
+                    second.remove_gid(index).unwrap();
+                }
+                Instant::now()
+            });
+            each.collect::<Vec<_>>()
+        });
+        for _ in 0..9 {
+            waits.recv().unwrap();
+            // Firmware takes its time, so that both threads sleep when the command is done.
+            rig.testbed.with_nic(0, |_| {
+                go.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            });
+        }
+        let (woken, told) = (woken.join().unwrap(), told.join().unwrap());
+        let lags = woken.iter().zip(&told);
+        lags.map(|(woken, told)| woken.saturating_duration_since(*told))
+            .collect()
+    });
+    lags.sort();
+    // Threads that nobody wakes look again each 100 ms; a busy machine may be late now and then.
+    assert!(lags[4] < Duration::from_millis(50), "{lags:?}");
 }
 
 /// Connects two sides by the port of that number of either NIC.
