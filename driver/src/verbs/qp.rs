@@ -71,6 +71,8 @@ pub struct Qp {
     pub(super) port: PortNumber,
     /// What the peer's requests may do, as it was said at INIT.
     pub(super) access: Access,
+    /// Whether the peer may have READs and atomics in progress, as it was said at RTR.
+    pub(super) answers: bool,
     pub(super) counters: Option<CounterSet>,
     granted: QpConfig,
     slots: Slots,
@@ -173,6 +175,7 @@ impl Qp {
             rq: None,
             port: PortNumber::FIRST,
             access: Access::empty(),
+            answers: false,
             counters: None,
             granted: shapes.granted,
             slots: Slots::new(&shapes),

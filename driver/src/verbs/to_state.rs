@@ -253,7 +253,8 @@ pub(super) fn check_psn(object: &'static str, attribute: &'static str, psn: u32)
 /// RTR only. A datagram's are its address handle's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Update {
-    /// What the peer's requests may do; of RC and UC.
+    /// What the peer's requests may do; of RC and UC. READs and atomics are let in only if [`ToRtr::max_dest_rd_atomic`] was
+    /// not 0.
     pub access: Option<Access>,
     /// See [`ToRtr::min_rnr_timer`]; of RC.
     pub min_rnr_timer: Option<u8>,

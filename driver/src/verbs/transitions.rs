@@ -21,6 +21,15 @@ const ATOMIC_MODE_IB_SPEC: u8 = 1;
 /// `qpc.log_ack_req_freq`: an acknowledgement is asked for each 256 packets at least. Source: Linux mlx5.
 const LOG_ACK_REQ_FREQ: u8 = 8;
 
+/// What the peer's requests may do. As Linux mlx5_ib: where none may be in progress, it has no right to READs and atomics.
+fn answered(access: Access, any_in_progress: bool) -> Access {
+    if any_in_progress {
+        access
+    } else {
+        access & Access::REMOTE_WRITE
+    }
+}
+
 impl Qp {
     /// RESET to INIT, or INIT to INIT: receives may be posted from now on.
     ///
@@ -117,12 +126,7 @@ impl Qp {
         path.set_vhca_port_num(self.port.get());
         let mut optional = OptParamMask::empty();
         if self.qp_type() == QpType::Rc {
-            // As Linux mlx5_ib: without any that may be in progress, the peer has no right to READs and atomics.
-            let answered = match to.max_dest_rd_atomic {
-                0 => self.access & Access::REMOTE_WRITE,
-                _ => self.access,
-            };
-            self.set_access(&mut qpc, answered)?;
+            self.set_access(&mut qpc, answered(self.access, to.max_dest_rd_atomic > 0))?;
             optional = OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE;
         }
         self.pd.context().exec(&Init2Rtr {
@@ -130,6 +134,7 @@ impl Qp {
             qpc: &qpc,
             optional,
         })?;
+        self.answers = to.max_dest_rd_atomic > 0;
         self.set_state(QpState::Rtr);
         Ok(())
     }
@@ -395,7 +400,7 @@ impl Qp {
         let mut optional = OptParamMask::empty();
         update.check(self.qp_type())?;
         if let Some(access) = update.access {
-            self.set_access(&mut qpc, access)?;
+            self.set_access(&mut qpc, answered(access, self.answers))?;
             optional |= match self.qp_type() {
                 QpType::Rc => OptParamMask::RRE | OptParamMask::RAE | OptParamMask::RWE,
                 _ => OptParamMask::RWE,

@@ -334,6 +334,28 @@ fn what_was_set_is_what_the_device_says() {
 }
 
 #[test]
+fn a_peer_that_may_have_no_reads_in_progress_is_not_let_in_later_either() {
+    let no_reads = |rtr: &mut ToRtr, _: &mut ToRts| rtr.max_dest_rd_atomic = 0;
+    let mut pair = Pair::with(TestbedConfig::default(), &QpConfig::default(), no_reads);
+    let access = |pair: &mut Pair| pair.b.qp.query().unwrap().access;
+    assert_eq!(access(&mut pair), Access::REMOTE_WRITE);
+    let update = Update {
+        access: Some(Access::supported_by(&pair.b.context)),
+        ..Update::default()
+    };
+    pair.b.qp.modify_in_rts(&update).unwrap();
+    assert_eq!(access(&mut pair), Access::REMOTE_WRITE);
+    // The next connection may be another.
+    for side in [&mut pair.a, &mut pair.b] {
+        side.qp.modify_to_reset().unwrap();
+    }
+    pair.connect(|_, _| ());
+    pair.b.qp.modify_in_rts(&update).unwrap();
+    assert!(access(&mut pair).contains(Access::REMOTE_READ));
+    pair.assert_clean();
+}
+
+#[test]
 fn what_the_queue_pair_does_not_allow_the_peer_does_not_get() {
     let mut pair = Pair::new(&QpConfig::default());
     pair.b
