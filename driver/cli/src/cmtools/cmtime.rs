@@ -4,7 +4,7 @@
 //! queue pairs at its side. With `--sync` so does this, with queue pairs in each round; without it there is one round, and no
 //! TCP.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ impl Pace {
             stream.write_all(&[step as u8]).map_err(lost)?;
         }
         let mut said = [0];
-        stream.read_exact(&mut said).map_err(lost)?;
+        exchange::read(stream, &mut said, "the other side did not come so far")?;
         if said != [step as u8] {
             return Err(CliError::Other(format!(
                 "the other side is at step {} where {} is due; do both sides have the same -c?",
@@ -172,7 +172,7 @@ fn be_server(
     let mut listener = Listener::bind(manager, args.own(Tool::Cmtime)).map_err(failed("can't listen"))?;
     let socket = sync.map(|place| exchange::listen(place.port)).transpose()?;
     args.progress(&format!("listening at {}", listener.local_address()));
-    let stream = socket.map(|socket| exchange::accept(&socket, args.patience()));
+    let stream = socket.map(|socket| exchange::accept_in_time(&socket, args.patience()));
     let mut pace = Pace(stream.transpose()?);
     let mut times = Vec::new();
     for &count in rounds {
