@@ -80,6 +80,11 @@ pub struct PerfArgs {
     #[arg(short, long)]
     pub events: bool,
 
+    /// How long a queue pair waits for an acknowledgement before it sends again: 4.096 us * 2^EXPONENT, by default 67 ms. With -R
+    /// the client's is used for both.
+    #[arg(short = 'u', long, value_name = "EXPONENT", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
+    pub qp_timeout: u8,
+
     /// Seconds that the peer may take for its part before this side gives up.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,

@@ -178,7 +178,11 @@ impl Ends {
             };
             let qp = line.qp_mut();
             qp.modify_to_rtr(&to_rtr).map_err(failed("QP to RTR"))?;
-            qp.modify_to_rts(&ToRts::new(*own)).map_err(failed("QP to RTS"))?;
+            let to_rts = ToRts {
+                timeout: args.qp_timeout,
+                ..ToRts::new(*own)
+            };
+            qp.modify_to_rts(&to_rts).map_err(failed("QP to RTS"))?;
         }
         Ok(())
     }
