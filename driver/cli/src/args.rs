@@ -173,7 +173,7 @@ pub struct DemoArgs {
         long = "device",
         value_name = "DEV",
         num_args = 1,
-        conflicts_with_all = ["transport", "profile", "pcap", "loss", "reorder", "duplicate", "corrupt"]
+        conflicts_with_all = ["transport", "profile", "pcap", "loss", "reorder", "duplicate", "corrupt", "mark"]
     )]
     pub devices: Vec<FunctionAddress>,
 
@@ -218,9 +218,10 @@ pub struct ModelArgs {
     #[arg(long, value_name = "PATH", required = true, num_args = 1)]
     pub socket: Vec<PathBuf>,
 
-    /// MAC address of the first NIC; a second one has the next.
-    #[arg(long, value_name = "MAC", default_value = "02:fe:44:0c:e0:01", value_parser = own_mac)]
-    pub mac: MacAddress,
+    /// MAC address of the first NIC; a second one has the next. By default 02:fe:44:0c:e0:01, and the next at that end of a
+    /// --wire whose LOCAL comes after its REMOTE in the alphabet.
+    #[arg(long, value_name = "MAC", value_parser = own_mac)]
+    pub mac: Option<MacAddress>,
 
     /// Which NIC it is.
     #[arg(long, value_enum, default_value_t = Profile::Connectx4)]
@@ -427,6 +428,22 @@ pub enum Wire {
     },
 }
 
+impl Wire {
+    /// MAC address of a model's NIC at this end, where none is given: models at both ends have different ones.
+    pub fn default_mac(&self) -> MacAddress {
+        let mut mac = DEFAULT_MAC;
+        if let Wire::Dgram { local, remote } = self {
+            // One side may say it from another folder.
+            let whole = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            mac[5] += u8::from(whole(local) > whole(remote));
+        }
+        MacAddress(mac)
+    }
+}
+
+/// Locally administered.
+pub const DEFAULT_MAC: [u8; 6] = [0x02, 0xfe, 0x44, 0x0c, 0xe0, 0x01];
+
 impl std::str::FromStr for Wire {
     type Err = String;
 
@@ -434,6 +451,10 @@ impl std::str::FromStr for Wire {
         match text.split_once(':') {
             None if text == "none" => Ok(Wire::None),
             Some(("dgram", paths)) => match paths.split_once(',') {
+                Some((local, remote)) if !local.is_empty() && local == remote => Err(format!(
+                    "both ends of the wire are {local}; the other side has the names turned round: dgram:LOCAL,REMOTE and \
+                     dgram:REMOTE,LOCAL"
+                )),
                 Some((local, remote)) if !local.is_empty() && !remote.is_empty() => Ok(Wire::Dgram {
                     local: local.into(),
                     remote: remote.into(),
@@ -528,6 +549,19 @@ mod tests {
         assert_eq!("dgram:/a,/b".parse(), Ok(Wire::Dgram { local, remote }));
         assert!("dgram:/a".parse::<Wire>().is_err());
         assert!("cable".parse::<Wire>().is_err());
+        let error = "dgram:/a,/a".parse::<Wire>().unwrap_err();
+        assert!(error.contains("turned round"), "{error}");
+    }
+
+    #[test]
+    fn models_at_both_ends_of_a_wire_have_different_macs() {
+        let here = std::env::current_dir().unwrap().join("b").display().to_string();
+        let mac = |text: &str| text.parse::<Wire>().unwrap().default_mac();
+        for (one, other) in [("/a", "/b"), ("/tmp/a", "b"), ("a", &here), ("x/y", "x")] {
+            let macs = [(one, other), (other, one)].map(|(l, r)| mac(&format!("dgram:{l},{r}")).0[5]);
+            assert!(macs == [1, 2] || macs == [2, 1], "{one}, {other}: {macs:?}");
+        }
+        assert_eq!(mac("none").0, DEFAULT_MAC);
     }
 
     #[test]

@@ -53,17 +53,20 @@ pub fn run(args: &ModelArgs) -> Result<ExitCode, CliError> {
         )));
     }
     let pcap = args.pcap.as_deref().map(create_pcap).transpose()?;
+    let mac = args
+        .mac
+        .unwrap_or_else(|| args.wire.first().unwrap_or(&Wire::None).default_mac());
     let models = match args.socket.len() {
         2 => Models::Pair(Box::new(testbed_with(
             [args.profile, args.profile].map(|p| profile(p, args.no_reset).with_ports(args.ports)),
-            args.mac,
+            mac,
             &args.faults,
             pcap.clone(),
         )?)),
         _ => Models::One(single(&SingleNic {
             profile: args.profile,
             no_reset: args.no_reset,
-            mac: args.mac,
+            mac,
             wires: &args.wire,
             ports: args.ports,
             faults: &args.faults,
@@ -94,13 +97,10 @@ pub fn testbed(
     pcap: Option<&Path>,
 ) -> Result<(Testbed, Option<PcapFile>), CliError> {
     let pcap = pcap.map(create_pcap).transpose()?;
-    let mac = MacAddress(DEFAULT_MAC);
+    let mac = Wire::None.default_mac();
     let profiles = [kind, kind].map(|kind| profile(kind, false));
     Ok((testbed_with(profiles, mac, faults, pcap.clone())?, pcap))
 }
-
-/// Locally administered; the second NIC has the next.
-pub const DEFAULT_MAC: [u8; 6] = [0x02, 0xfe, 0x44, 0x0c, 0xe0, 0x01];
 
 fn testbed_with(
     [first, second]: [NicProfile; 2],

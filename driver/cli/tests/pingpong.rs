@@ -43,6 +43,26 @@ fn rc_says_what_rdma_core_says() {
 }
 
 #[test]
+fn two_tools_on_a_wire_find_each_other_without_being_told_macs() {
+    let said = Pair::with_own_macs().run(&["pingpong", "rc", "-n", "5", "-c"], &[], &[]);
+    both_well(&said);
+}
+
+#[test]
+fn sides_with_different_numbers_of_queue_pairs_are_told_so() {
+    let (server, client) = Pair::new().run(
+        &["pingpong", "srq", "-n", "5", "--timeout", "10"],
+        &["-q", "2"],
+        &["-q", "3"],
+    );
+    assert_eq!(client.code, Some(1), "{client:?}\n{server:?}");
+    assert!(
+        client.err.contains("2 queue pairs and this side 3") && client.err.contains("--num-qp"),
+        "{client:?}"
+    );
+}
+
+#[test]
 fn the_server_answers_from_a_gid_of_the_clients_kind() {
     let pair = Pair::new();
     for (gid, server, client) in [
@@ -204,6 +224,32 @@ fn options_that_do_not_go_together_are_named() {
         1,
         "for a server",
     );
+    refused(&["pingpong", "rc", "-d", "model:dgram:a,a"], 2, "turned round");
+    let wired = [
+        "pingpong",
+        "rc",
+        "-d",
+        "model:dgram:a,b",
+        "--address",
+        "10.9.0.1/24",
+    ];
+    for (options, part) in [
+        (
+            &["--gateway", "10.8.0.254"][..],
+            "no --address has a network that 10.8.0.254 is in",
+        ),
+        (
+            &["--gateway", "10.9.0.254@7"],
+            "no --address has a network that 10.9.0.254 is in",
+        ),
+        (&["--address", "10.9.0.1/16"], "different prefixes"),
+    ] {
+        refused(
+            &[&wired, options, &["127.0.0.1", "-p", "1", "--timeout", "1"]].concat(),
+            1,
+            part,
+        );
+    }
     // A time that no clock has is no reason to panic.
     let ages = u64::MAX.to_string();
     for tool in [

@@ -1,5 +1,6 @@
 //! How a tool is told which NIC to use.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -26,7 +27,8 @@ pub struct NicArgs {
     #[arg(long = "address", value_name = "IP/PREFIX")]
     pub addresses: Vec<InterfaceAddress>,
 
-    /// A router: 10.9.0.254, or 192.0.2.0/24 via 10.9.0.254 for one to that network only. Can be given more than once.
+    /// A router: 10.9.0.254, or 192.0.2.0/24 via 10.9.0.254 for one to that network only; with its VLAN, if it is another
+    /// than --vlan. Can be given more than once.
     #[arg(long = "gateway", value_name = "IP")]
     pub gateways: Vec<Gateway>,
 
@@ -35,7 +37,7 @@ pub struct NicArgs {
     #[arg(short, long, value_name = "GID")]
     pub gid: Option<GidChoice>,
 
-    /// VLAN of the NIC's addresses, 1 to 4094. By default frames have no tag.
+    /// VLAN of the NIC's addresses and routers, 1 to 4094. By default frames have no tag.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
 
@@ -52,7 +54,7 @@ pub struct NicArgs {
     #[arg(long, value_name = "DSCP", value_parser = clap::value_parser!(u8).range(0..=63))]
     pub cnp_dscp: Option<u8>,
 
-    /// MAC address of the NIC, in place of its own.
+    /// MAC address of the NIC, in place of its own. Models at both ends of a wire have different ones by themselves.
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub mac: Option<MacAddress>,
 
@@ -90,11 +92,20 @@ impl NicArgs {
         })
     }
 
+    /// The routers with their VLANs.
+    pub fn interface_gateways(&self) -> impl Iterator<Item = Gateway> {
+        self.gateways.iter().map(|gateway| Gateway {
+            vlan: gateway.vlan.or(self.vlan),
+            ..*gateway
+        })
+    }
+
     /// Whether the options go together.
     ///
     /// # Errors
-    /// Names the option that is for models only.
+    /// Names the option that is for models only, or that others contradict.
     pub fn check(&self) -> Result<(), CliError> {
+        self.check_networks()?;
         if matches!(self.device, Device::Model(_)) {
             return Ok(());
         }
@@ -115,6 +126,34 @@ impl NicArgs {
             ))),
             None => Ok(()),
         }
+    }
+
+    /// Whether each address is given once, and each router is in a network of the NIC's.
+    fn check_networks(&self) -> Result<(), CliError> {
+        let own: Vec<_> = self.interface_addresses().collect();
+        for (place, one) in own.iter().enumerate() {
+            if let Some(other) = own[..place]
+                .iter()
+                .find(|o| (o.ip, o.vlan) == (one.ip, one.vlan) && o != &one)
+            {
+                return Err(CliError::Other(format!(
+                    "--address {one} and --address {other} are the same address with different prefixes; give one of them"
+                )));
+            }
+        }
+        for gateway in self.interface_gateways() {
+            let here = |address: &InterfaceAddress| {
+                address.vlan == gateway.vlan && address.prefix().contains(gateway.via)
+            };
+            let on_link = matches!(gateway.via, IpAddr::V6(ip) if ip.is_unicast_link_local());
+            if !on_link && !own.iter().any(here) {
+                return Err(CliError::Other(format!(
+                    "--gateway {gateway}: no --address has a network that {} is in, so that it can't be reached",
+                    gateway.via
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -140,7 +179,7 @@ impl FromStr for Device {
                 .parse()
                 .map(Device::Function)
                 .map_err(|error: <FunctionAddress as FromStr>::Err| {
-                    format!("{error}, or model:dgram:LOCAL,REMOTE for a model in this process")
+                    format!("{error}; a model in this process is model:dgram:LOCAL,REMOTE")
                 }),
         }
     }

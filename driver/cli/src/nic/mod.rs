@@ -3,6 +3,7 @@
 mod args;
 mod gids;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -117,8 +118,8 @@ impl Nic {
         for address in &self.addresses {
             config = config.address(*address);
         }
-        for gateway in &args.gateways {
-            config = config.gateway(*gateway);
+        for gateway in args.interface_gateways() {
+            config = config.gateway(gateway);
         }
         match Agent::start(&self.context, config) {
             Ok(agent) => Ok(Some(Arc::new(agent))),
@@ -179,6 +180,27 @@ impl Nic {
     pub fn gid(&self, peer: Option<Gid>) -> Result<LocalGid, CliError> {
         gids::choose(&self.context.gids().entries(), self.choice, peer, &self.addresses)
             .map_err(|reason| CliError::Other(format!("{}: {reason}", self.name)))
+    }
+
+    /// Whether the NIC can be asked for at that address, which may be the unspecified one.
+    ///
+    /// # Errors
+    /// It can't; the error says which addresses it has.
+    pub fn check_own(&self, ip: IpAddr) -> Result<(), CliError> {
+        let entries = self.context.gids().entries();
+        let mut own: Vec<_> = self.addresses.iter().map(|address| address.ip).collect();
+        own.extend(entries.iter().map(|(_, entry)| entry.gid.to_ip()));
+        own.sort();
+        own.dedup();
+        if ip.is_unspecified() || own.contains(&ip) {
+            return Ok(());
+        }
+        let own: Vec<_> = own.iter().map(IpAddr::to_string).collect();
+        Err(CliError::Other(format!(
+            "{}: {ip} is no address of this NIC, which has {}; give it one with --address",
+            self.name,
+            own.join(", ")
+        )))
     }
 
     /// A connection manager, which finds peers by the link agent. It has to be closed before the NIC.
@@ -266,7 +288,7 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
     let runner = model::single(&SingleNic {
         profile: args.profile,
         no_reset: false,
-        mac: args.mac.unwrap_or(MacAddress(model::DEFAULT_MAC)),
+        mac: args.mac.unwrap_or_else(|| wire.default_mac()),
         wires: std::slice::from_ref(wire),
         ports: 1,
         faults: &args.faults,

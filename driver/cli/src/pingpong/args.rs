@@ -86,6 +86,7 @@ impl PingpongArgs {
 
     /// Whether the options go together.
     pub fn check(&self) -> Result<(), CliError> {
+        self.nic.check()?;
         if self.size() > MAX_SIZE {
             let text = format!(
                 "--size {} is more than the {MAX_SIZE} bytes that a message may have",

@@ -271,8 +271,8 @@ impl Ends {
             }
             let silence = || {
                 CliError::Other(format!(
-                    "nothing came from the peer for {} s (--timeout); does it use the same --size, --iters and --mtu, and is \
-                     its MAC address right?",
+                    "nothing came from the peer for {} s (--timeout); is it of the same kind (rc, uc, ud, srq), does it use the \
+                     same --size, --iters and --mtu, and is its MAC address right?",
                     patience.as_secs()
                 ))
             };

@@ -135,6 +135,12 @@ fn meet_client(
 /// What the peer says of its queue pairs. Its tools take a GID only if they are told to.
 fn receive(args: &PingpongArgs, stream: &mut TcpStream, count: usize) -> Result<Vec<Destination>, CliError> {
     let peers = exchange::receive(stream, count, args.kind.places())?;
+    let there = peers.iter().filter(|peer| !peer.gid.is_unspecified()).count();
+    if there > 0 && there < count {
+        return Err(CliError::Other(format!(
+            "the peer has {there} queue pairs and this side {count}; give both sides the same --num-qp"
+        )));
+    }
     if peers.iter().any(|peer| peer.gid.is_unspecified()) {
         let text = "the peer sent no GID, without which nothing goes over Ethernet; give ibv_*_pingpong -g and an index of its \
                     GID table";

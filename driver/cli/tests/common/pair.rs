@@ -13,12 +13,23 @@ pub const MACS: [&str; 2] = ["02:fe:44:0c:e0:02", "02:fe:44:0c:e0:01"];
 /// A wire, and which tool with which options of both sides.
 pub struct Pair {
     folder: tempfile::TempDir,
+    /// Whether the models are told their MAC addresses.
+    told: bool,
 }
 
 impl Pair {
     pub fn new() -> Pair {
         Pair {
             folder: tempfile::tempdir().expect("a folder"),
+            told: true,
+        }
+    }
+
+    /// With the MAC addresses that models have by themselves.
+    pub fn with_own_macs() -> Pair {
+        Pair {
+            told: false,
+            ..Pair::new()
         }
     }
 
@@ -27,20 +38,18 @@ impl Pair {
         let end = |side: usize| self.folder.path().join(["s", "c"][side]).display().to_string();
         let device = format!("model:dgram:{},{}", end(side), end(1 - side));
         let own = 2 - side;
-        [
+        let mac: &[&str] = if self.told { &["--mac", MACS[side]] } else { &[] };
+        let rest = [
             "--device",
             &device,
-            "--mac",
-            MACS[side],
             "--address",
             &format!("10.9.0.{own}/24"),
             "--address",
             &format!("fd00:9::{own}/64"),
             "--profile",
             "connectx5",
-        ]
-        .map(str::to_string)
-        .to_vec()
+        ];
+        rest.iter().chain(mac).map(|option| option.to_string()).collect()
     }
 
     /// Runs both sides to their ends: what the server said and what the client said. `tool` is with the options that both
