@@ -152,7 +152,9 @@ pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, C
             "can't connect to {host}, TCP port {port}: {error}; is the server started?"
         ))
     };
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(nobody)?.collect();
+    let found = (host, port).to_socket_addrs();
+    let found = found.map_err(|error| CliError::Other(format!("no address for {host}: {error}")))?;
+    let addresses: Vec<SocketAddr> = found.collect();
     let deadline = Instant::now() + patience;
     loop {
         let mut last = io::Error::other("the name has no address");
@@ -171,13 +173,22 @@ pub fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream, C
 
 /// Reads all of `bytes`, or says that the peer was silent.
 pub fn read(stream: &mut TcpStream, bytes: &mut [u8], what: &'static str) -> Result<(), CliError> {
-    stream.read_exact(bytes).map_err(|error| match error.kind() {
+    stream.read_exact(bytes).map_err(|error| silent(what, error))
+}
+
+/// Why nothing came from the peer.
+pub fn silent(what: &'static str, error: io::Error) -> CliError {
+    match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             CliError::Other(format!("{what}: nothing came in time (--timeout)"))
         }
-        io::ErrorKind::UnexpectedEof => CliError::Other(format!("{what}: it has ended; what does it say?")),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            CliError::Other(format!(
+                "{what}: it has ended; what does it say, and is it the same tool?"
+            ))
+        }
         _ => CliError::System(what, error),
-    })
+    }
 }
 
 fn prepare(stream: TcpStream, patience: Duration) -> Result<TcpStream, CliError> {

@@ -100,7 +100,7 @@ fn find(args: &RouteArgs, nic: &Nic) -> Result<Found, CliError> {
         ..RouteQuery::to(ip)
     };
     let agent = nic.agent()?;
-    let route = agent.route(query).map_err(failed("no way"))?;
+    let route = agent.route(query).map_err(failed("can't choose a GID"))?;
     if args.no_resolve {
         return Ok(Found { route, error: None });
     }

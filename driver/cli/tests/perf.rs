@@ -330,6 +330,32 @@ fn peers_of_another_kind_are_told_apart_by_the_connection_manager() {
 }
 
 #[test]
+fn servers_that_say_nothing_or_hang_up_are_told_apart() {
+    for (silent, part) in [
+        (true, "nothing came in time (--timeout)"),
+        (false, "it has ended"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port().to_string();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            if silent {
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            }
+            // Otherwise what has come is not read, and the connection is reset.
+            else {
+                let _ = stream.peek(&mut [0]);
+            }
+        });
+        let options = ["perf", "write-lat", "-p", &port, "--timeout", "1", "127.0.0.1"].map(str::to_string);
+        let said = run(options.into_iter().chain(Pair::new().nic(1)));
+        server.join().expect("no panic");
+        assert_eq!(said.code, Some(1), "{said:?}");
+        assert!(said.err.contains(part), "{part:?} is not in {said:?}");
+    }
+}
+
+#[test]
 fn bad_options_of_the_connection_manager_are_named() {
     let refused = |args: &[&str], part: &str| {
         let said = run([&["perf", "write-bw", "-R", "-d", "model:dgram:a,b"][..], args].concat());

@@ -90,3 +90,17 @@ fn pings_that_are_too_long_and_servers_that_are_not_there_are_named() {
     assert_eq!(client.code, Some(1), "{client:?}");
     assert!(client.err.contains("the connection: "), "{client:?}");
 }
+
+#[test]
+fn a_role_is_needed_and_a_server_listens_at_addresses_of_its_nic_only() {
+    let pair = Pair::new();
+    let said = run(["rping".to_string()].into_iter().chain(pair.nic(0)));
+    assert_eq!(said.code, Some(2), "{said:?}");
+    assert!(said.err.contains("--server|--client"), "{said:?}");
+    let strange = ["rping", "-s", "-a", "10.9.0.77"].map(str::to_string);
+    let said = run(strange.into_iter().chain(pair.nic(0)));
+    assert_eq!(said.code, Some(1), "{said:?}");
+    for part in ["10.9.0.77", "10.9.0.2", "--address"] {
+        assert!(said.err.contains(part), "{part:?} is not in {said:?}");
+    }
+}

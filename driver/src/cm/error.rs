@@ -112,7 +112,7 @@ pub enum ConnectError {
         tries: u8,
     },
     /// The deadline came first.
-    #[error("the deadline came before the connection (after {waited:?})")]
+    #[error("the deadline came before the connection (after {waited:.1?})")]
     Deadline {
         /// How long it was tried.
         waited: Duration,

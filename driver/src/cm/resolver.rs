@@ -31,7 +31,7 @@ pub enum ResolveError {
         address: IpAddr,
     },
     /// Nobody answers for the address.
-    #[error("nobody answered for {address} within {waited:?}")]
+    #[error("nobody answered for {address} within {waited:.1?}")]
     NoAnswer {
         /// The address.
         address: IpAddr,

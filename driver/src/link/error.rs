@@ -31,7 +31,7 @@ pub enum LinkError {
         ip: IpAddr,
     },
     /// The addresses were still looked for duplicates.
-    #[error("the addresses were still being looked for duplicates after {waited:?}")]
+    #[error("the addresses were still being looked for duplicates after {waited:.1?}")]
     Deadline {
         /// How long it was waited for.
         waited: Duration,
@@ -46,7 +46,7 @@ pub enum ResolveError {
     #[error(transparent)]
     Route(#[from] RouteError),
     /// Nobody answers for it.
-    #[error("{ip}{} does not answer: no station on the link has told its MAC within {waited:?}", of_vlan(*vlan))]
+    #[error("{ip}{} does not answer: no station on the link has told its MAC within {waited:.1?}", of_vlan(*vlan))]
     NoAnswer {
         /// The next hop.
         ip: IpAddr,
@@ -56,7 +56,7 @@ pub enum ResolveError {
         waited: Duration,
     },
     /// The deadline came before an answer.
-    #[error("{ip}{} has not told its MAC within {waited:?}, which is all the time that there was", of_vlan(*vlan))]
+    #[error("{ip}{} has not told its MAC within {waited:.1?}, which is all the time that there was", of_vlan(*vlan))]
     Deadline {
         /// The next hop.
         ip: IpAddr,

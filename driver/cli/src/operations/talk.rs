@@ -44,7 +44,7 @@ impl Talk {
         said.map_err(|e| CliError::System("can't talk to the peer", e))?;
         let mut line = String::new();
         let read = self.lines.by_ref().take(LINE).read_line(&mut line);
-        read.map_err(|e| CliError::System("the peer does not answer", e))?;
+        read.map_err(|e| crate::exchange::silent("the peer does not answer", e))?;
         let value: Value = serde_json::from_str(&line)
             .map_err(|e| CliError::Other(format!("the peer said {line:?}: {e}")))?;
         match value.get("error") {

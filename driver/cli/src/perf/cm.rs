@@ -101,6 +101,13 @@ fn first(
     own: &Hello,
     deadline: Instant,
 ) -> Result<(Connection, ControlEnds), CliError> {
+    let nobody = |error: &ConnectError| {
+        CliError::Other(format!(
+            "can't connect to {address}: {}; is the server started, with -R?",
+            chain(error)
+        ))
+    };
+    let mut last = None;
     loop {
         let (qp, control) = ControlEnds::new(nic)?;
         let not_yet = match manager.connect(qp, address, &params(args, own)?, deadline) {
@@ -113,14 +120,16 @@ fn first(
                     ..
                 }),
             ) => error,
+            // What the tries before it met says more.
+            Err(error @ ConnectError::Deadline { .. }) => {
+                return Err(nobody(last.as_ref().unwrap_or(&error)));
+            }
             Err(error) => return Err(refused(error)),
         };
         if Instant::now() + RETRY >= deadline {
-            return Err(CliError::Other(format!(
-                "can't connect to {address}: {}; is the server started, with -R?",
-                chain(&not_yet)
-            )));
+            return Err(nobody(&not_yet));
         }
+        last = Some(not_yet);
         thread::sleep(RETRY);
     }
 }

@@ -68,13 +68,13 @@ impl Lines {
     }
 
     pub fn say(&mut self, what: &Value) -> Result<(), CliError> {
-        writeln!(self.out, "{what}").map_err(|e| CliError::System("can't talk to the peer", e))
+        writeln!(self.out, "{what}").map_err(|e| crate::exchange::silent("can't talk to the peer", e))
     }
 
     pub fn hear(&mut self) -> Result<Value, CliError> {
         let mut line = String::new();
         let read = self.lines.by_ref().take(LINE).read_line(&mut line);
-        read.map_err(|e| CliError::System("the peer does not answer", e))?;
+        read.map_err(|e| crate::exchange::silent("the peer does not answer", e))?;
         let value: Value = serde_json::from_str(&line).map_err(|_| {
             CliError::Other("the peer has ended, or is not `ferroce perf`; see what it says".to_string())
         })?;

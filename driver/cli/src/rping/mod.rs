@@ -34,13 +34,14 @@ const MIN_SIZE: u32 = 32;
 
 /// Arguments of `rping`.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("role").required(true))]
 pub struct RpingArgs {
     /// Be the server: wait for a client.
-    #[arg(short, long, conflicts_with = "client", required_unless_present = "client")]
+    #[arg(short, long, group = "role")]
     pub server: bool,
 
     /// Be the client: connect to a server.
-    #[arg(short, long, requires = "peer")]
+    #[arg(short, long, group = "role", requires = "peer")]
     pub client: bool,
 
     /// The server's IP address; at the server, the address to listen at, by default all.
@@ -139,6 +140,7 @@ fn serve(args: &RpingArgs, nic: &Nic, manager: &Manager, show: bool) -> Result<u
         IpAddr::from([0; 16])
     };
     let address = SocketAddr::new(args.peer.unwrap_or(any), args.port);
+    nic.check_own(address.ip())?;
     let mut listener = Listener::bind(manager, address).map_err(failed("can't listen"))?;
     if !args.json {
         say!("listening at {}", listener.local_address());
