@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ferroce::function::{FunctionAddress, PciAddress};
+use ferroce::function::{FunctionAddress, FunctionError, PciAddress};
 use ferroce::host::Host;
 use ferroce::port::MacAddress;
 use ferroce_nic_model::profile::Profile as NicProfile;
@@ -315,7 +315,7 @@ pub struct DevicesArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// The function to look at, such as `0000:3b:00.0`; without it, all.
-    #[arg(value_name = "ADDR")]
+    #[arg(value_name = "ADDR", value_parser = on_the_bus)]
     pub address: Option<PciAddress>,
 
     /// Where, and how it is printed.
@@ -327,7 +327,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Args)]
 pub struct BindArgs {
     /// The function, such as `0000:3b:00.0`.
-    #[arg(value_name = "ADDR")]
+    #[arg(value_name = "ADDR", value_parser = on_the_bus)]
     pub address: PciAddress,
 
     /// Also when its network interface is up or has addresses.
@@ -371,7 +371,7 @@ pub struct ExerciseArgs {
 #[derive(Debug, Args)]
 pub struct UnbindArgs {
     /// The function, such as `0000:3b:00.0`.
-    #[arg(value_name = "ADDR")]
+    #[arg(value_name = "ADDR", value_parser = on_the_bus)]
     pub address: PciAddress,
 
     /// Where, and how it is printed.
@@ -487,6 +487,16 @@ pub fn own_mac(text: &str) -> Result<MacAddress, String> {
     Ok(mac)
 }
 
+/// A function on the PCI bus, where other kinds of devices don't do.
+fn on_the_bus(text: &str) -> Result<PciAddress, String> {
+    text.parse().map_err(|error| match error {
+        FunctionError::BadAddress { reason, .. } => {
+            format!("no function on the PCI bus, such as 0000:3b:00.0: {reason}")
+        }
+        error => error.to_string(),
+    })
+}
+
 pub fn path_mtu(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(mtu @ (256 | 512 | 1024 | 2048 | 4096)) => Ok(mtu),
@@ -562,6 +572,18 @@ mod tests {
             assert!(macs == [1, 2] || macs == [2, 1], "{one}, {other}: {macs:?}");
         }
         assert_eq!(mac("none").0, DEFAULT_MAC);
+    }
+
+    #[test]
+    fn what_is_bound_is_on_the_pci_bus() {
+        assert!(on_the_bus("3b:00.0").is_ok());
+        for text in ["vfio-user:/run/nic0.sock", "eth0", "0000:3b:00.9"] {
+            let error = on_the_bus(text).unwrap_err();
+            assert!(
+                error.contains("0000:3b:00.0") && !error.contains("vfio-user"),
+                "{error}"
+            );
+        }
     }
 
     #[test]
