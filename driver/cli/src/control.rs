@@ -26,7 +26,7 @@ enum Order {
     Health(HealthSyndrome, bool),
     /// It asks its user to let go.
     Release,
-    /// Says whether it is bus master, and how many objects and pages of a host it holds.
+    /// Says whether it is bus master, how far it is brought up, and how many pages of a host it holds.
     State,
 }
 
@@ -40,20 +40,30 @@ impl FromStr for Line {
     fn from_str(text: &str) -> Result<Line, String> {
         let mut words = text.split_whitespace();
         let word = words.next().unwrap_or_default();
-        let number = |text: Option<&str>| text.and_then(|t| t.parse::<u8>().ok());
-        let nic = number(words.next()).ok_or("the NIC's number, from 0, comes second")?;
-        let syndrome = number(words.next()).map(HealthSyndrome);
+        if !["fatal", "health", "release", "state"].contains(&word) {
+            return Err(format!(
+                "no command {word:?}; there are: fatal, health, release, state"
+            ));
+        }
+        let number = |text: &str| text.parse::<u8>();
+        let nic = words.next().and_then(|text| number(text).ok());
+        let nic = nic.ok_or("the NIC's number, from 0, comes second")?;
+        let syndrome = words.next().map(number).transpose();
+        let syndrome = syndrome
+            .map_err(|_| "a syndrome is a number from 0 to 255")?
+            .map(HealthSyndrome);
+        if let Some(more) = words.next() {
+            return Err(format!("{more:?} is too much"));
+        }
         let order = match word {
             "fatal" => Order::Health(syndrome.unwrap_or(HealthSyndrome::FW_INTERNAL_ERR), true),
             "health" => Order::Health(syndrome.ok_or("a syndrome comes third")?, false),
             "release" => Order::Release,
-            "state" => Order::State,
-            _ => {
-                return Err(format!(
-                    "no command {word:?}; there are: fatal, health, release, state"
-                ));
-            }
+            _ => Order::State,
         };
+        if syndrome.is_some() && !matches!(order, Order::Health(..)) {
+            return Err(format!("{word} takes no syndrome"));
+        }
         Ok(Line(usize::from(nic), order))
     }
 }
@@ -158,8 +168,20 @@ mod tests {
         let warm = Order::Health(HealthSyndrome::HIGH_TEMP_ERR, false);
         assert_eq!("health 1 16".parse(), Ok(Line(1, warm)));
         assert_eq!("state 0".parse(), Ok(Line(0, Order::State)));
-        for wrong in ["", "fatal", "fatal x", "health 0", "explode 0", "release 300"] {
-            assert!(wrong.parse::<Line>().is_err(), "{wrong:?}");
+        for (wrong, part) in [
+            ("", "there are: fatal"),
+            ("explode 0", "there are: fatal"),
+            ("fatal", "comes second"),
+            ("fatal x", "comes second"),
+            ("release 300", "comes second"),
+            ("health 0", "comes third"),
+            ("fatal 0 high", "0 to 255"),
+            ("fatal 0 256", "0 to 255"),
+            ("fatal 0 1 2", "too much"),
+            ("state 0 1", "no syndrome"),
+        ] {
+            let error = wrong.parse::<Line>().unwrap_err();
+            assert!(error.contains(part), "{wrong:?}: {error}");
         }
     }
 }

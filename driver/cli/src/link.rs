@@ -117,8 +117,10 @@ fn serve(args: &LinkArgs, nic: &Nic, to_main: Sender<News>, news: &Receiver<News
 fn read_commands(to_main: Sender<News>) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("stdin".into());
     let read = move || {
-        for line in std::io::stdin().lock().lines() {
+        for line in std::io::stdin().lock().split(b'\n') {
             let Ok(line) = line else { return };
+            // What is no text is no command either, and said to be none.
+            let line = String::from_utf8_lossy(&line).into_owned();
             if to_main.send(News::Command(line)).is_err() {
                 return;
             }
@@ -242,7 +244,7 @@ impl Out {
         let facts: Vec<_> = neighbours
             .iter()
             .map(
-                |n| json!({ "neighbour": key(&n.key), "mac": mac(n.mac), "state": format!("{:?}", n.state) }),
+                |n| json!({ "neighbour": key(&n.key), "mac": n.mac.map(|mac| mac.to_string()), "state": format!("{:?}", n.state) }),
             )
             .collect();
         self.tell(

@@ -52,8 +52,12 @@ impl Link {
     }
 
     fn tell(&mut self, line: &str) {
+        self.tell_bytes(line.as_bytes());
+    }
+
+    fn tell_bytes(&mut self, line: &[u8]) {
         let commands = self.commands.as_mut().expect("not closed");
-        writeln!(commands, "{line}").expect("it reads");
+        commands.write_all(&[line, b"\n"].concat()).expect("it reads");
     }
 }
 
@@ -227,6 +231,15 @@ fn link_tells_what_happens_and_does_what_it_is_told() {
         a.tell(line);
         a.hear("error");
     }
+    a.tell_bytes(b"\xff\xfe");
+    a.hear("error");
+    a.tell("resolve 10.9.0.99");
+    a.tell("neighbours");
+    let neighbours = a.hear("neighbours");
+    let silent = neighbours["neighbours"]
+        .as_array()
+        .and_then(|all| all.iter().find(|n| n["neighbour"] == "10.9.0.99"));
+    assert_eq!(silent.map(|n| &n["mac"]), Some(&Value::Null), "{neighbours}");
     a.tell("counters");
     assert_eq!(a.hear("counters")["malformed"], 0);
     a.tell("quit");
