@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 import time
+import traceback
 
 HEADER = struct.Struct("<HHIII")  # message id, command, size, flags, error
 REPLY, TYPE, NO_REPLY, ERROR = 1, 0xf, 1 << 4, 1 << 5
@@ -281,6 +282,17 @@ class Relay:
         self.told.append("%s %s" % (time.strftime("%H:%M:%S"), text))
 
     def _run(self):
+        try:
+            self._serve()
+        except Exception:  # of any kind: the guest would wait for ever, and nobody knew why
+            self._tell("the relay failed:\n" + traceback.format_exc())
+        finally:
+            self.there.clear()
+            for end in (self.qemu, self.model):
+                if end:
+                    end.socket.close()
+
+    def _serve(self):
         while not self.stopping:
             if self.qemu and not self.model:
                 self._find_model()
@@ -293,9 +305,6 @@ class Relay:
                 self._from_model()
             if self.qemu and self.qemu.socket in readable + writable:
                 self._from_qemu()
-        for end in (self.qemu, self.model):
-            if end:
-                end.socket.close()
 
     def _accept(self):
         connection, _ = self.listener.accept()
