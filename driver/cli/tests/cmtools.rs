@@ -14,10 +14,15 @@ use serde_json::Value;
 
 /// A server of a tool, and a client that connects to `address`. `options` are for both.
 fn both(tool: &str, options: &[&str], address: &str) -> (Said, Said) {
+    each(tool, [options, options], address)
+}
+
+/// As [`both`], with options for the server and others for the client.
+fn each(tool: &str, [server, client]: [&[&str]; 2], address: &str) -> (Said, Said) {
     let pair = Pair::new();
     let mut process = ferroce([tool])
         .args(pair.nic(0))
-        .args(options)
+        .args(server)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -29,7 +34,7 @@ fn both(tool: &str, options: &[&str], address: &str) -> (Said, Said) {
     let args = [tool, "-s", address, "--json"].map(str::to_string).into_iter();
     let client = run(args
         .chain(pair.nic(1))
-        .chain(options.iter().map(|option| option.to_string())));
+        .chain(client.iter().map(|option| option.to_string())));
     if client.code != Some(0) {
         // It might wait for long.
         let _ = process.kill();
@@ -102,11 +107,18 @@ fn step_is_kept_by_tcp_as_linux_does_it() {
 }
 
 #[test]
-fn nobody_there_and_messages_of_another_size_are_told() {
+fn nobody_there_and_other_numbers_of_messages_are_told() {
     let pair = Pair::new();
     // Longer than an address is asked for, which is three times a second apart.
     let alone = ["cmtime", "-s", "10.9.0.2", "--timeout", "20"].map(str::to_string);
     let said = run(alone.into_iter().chain(pair.nic(1)));
     assert_eq!(said.code, Some(1), "{said:?}");
     assert!(said.err.contains("nobody answered for 10.9.0.2"), "{said:?}");
+    let counts = [&["-C", "4"][..], &["-C", "2", "--timeout", "2"]];
+    let (_, client) = each("udaddy", counts, "10.9.0.2");
+    assert_eq!(client.code, Some(1), "{client:?}");
+    assert!(
+        client.err.contains("2 to be received; give both sides the same"),
+        "{client:?}"
+    );
 }

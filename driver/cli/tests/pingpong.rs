@@ -49,6 +49,17 @@ fn two_tools_on_a_wire_find_each_other_without_being_told_macs() {
 }
 
 #[test]
+fn datagrams_that_do_not_fit_are_refused_before_the_peer_is_told() {
+    let options = ["pingpong", "ud", "-s", "4097", "-p", "0"].map(str::to_string);
+    let said = run(options.into_iter().chain(Pair::new().nic(0)));
+    assert_eq!((said.code, said.out.as_str()), (Some(1), ""), "{said:?}");
+    assert!(
+        said.err.contains("--size 4097") && said.err.contains("4096 bytes"),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn sides_with_different_numbers_of_queue_pairs_are_told_so() {
     let (server, client) = Pair::new().run(
         &["pingpong", "srq", "-n", "5", "--timeout", "10"],

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ferroce::verbs::{
     Access, Ah, Cq, CqConfig, CqPoller, Mr, Payload, Pd, Qp, QpConfig, QpType, RecvWr, SendFlags, SendOp,
-    SendWr, ToInit, WcOpcode, WcSuccess,
+    SendWr, ToInit, WaitError, WcOpcode, WcSuccess,
 };
 
 use crate::error::{CliError, failed};
@@ -116,9 +116,13 @@ impl Ends {
     ) -> Result<(), CliError> {
         while sends > 0 || receives > 0 {
             let Some(wc) = self.poller.poll_one().map_err(failed("completion queue"))? else {
-                self.poller
-                    .wait(deadline)
-                    .map_err(failed("waiting for completions"))?;
+                self.poller.wait(deadline).map_err(|error| match error {
+                    WaitError::Deadline { .. } => CliError::Other(format!(
+                        "nothing came from the peer in time (--timeout), with {sends} messages to be sent and {receives} to be \
+                         received; give both sides the same --connections, --messages and --size"
+                    )),
+                    error => failed("waiting for completions")(error),
+                })?;
                 continue;
             };
             let done = wc.result().map_err(failed("a request failed"))?;

@@ -65,6 +65,15 @@ impl Ends {
         let size = args.size() as usize;
         let header = if args.kind == Kind::Ud { GRH_BYTES } else { 0 };
         let context = nic.context();
+        if args.kind == Kind::Ud {
+            let port = context.port_attributes().map_err(failed("port"))?;
+            let most = usize::from(port.active_path_mtu);
+            if size > most {
+                return Err(CliError::Other(format!(
+                    "--size {size}: a datagram has at most the port's path MTU, {most} bytes"
+                )));
+            }
+        }
         let pd = Pd::alloc(context).map_err(failed("protection domain"))?;
         let (cq, poller) =
             Cq::create(context, CqConfig::new(args.rx_depth + args.qps())).map_err(failed("CQ"))?;
