@@ -141,9 +141,15 @@ impl Context {
     #[must_use]
     pub fn wait_event(&self, deadline: Instant) -> Option<AsyncEvent> {
         let events = self.hca.events();
-        // A device that has failed may have left events.
-        let _ = self.wait_async(deadline, &mut || !events.is_empty());
-        events.next()
+        loop {
+            // A device that has failed may have left events.
+            let waited = self.wait_async(deadline, &mut || !events.is_empty());
+            let event = events.next();
+            // Another thread may have been quicker.
+            if event.is_some() || !waited.unwrap_or(false) {
+                return event;
+            }
+        }
     }
 
     /// Waits until `ready` holds, which an asynchronous event brings about, or the deadline has come.

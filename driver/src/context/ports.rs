@@ -146,6 +146,9 @@ impl Port {
 
 /// One port's events, for one subscriber. It holds the context. Nothing more comes after it is dropped.
 ///
+/// That the device can't be used any more is no port's event: [`PortEvents::wait`] fails then, and the context's own queue has it
+/// ([`AsyncEvent::Device`]), but [`PortEvents::fd`] does not tell.
+///
 /// At most 1024 events wait to be read; after that the oldest are lost, and counted.
 #[derive(Debug)]
 pub struct PortEvents {
@@ -166,10 +169,15 @@ impl PortEvents {
     ///
     /// The device can't be used any more.
     pub fn wait(&self, deadline: Instant) -> Result<Option<AsyncEvent>, DeviceFailure> {
-        // Vector 0 is the asynchronous queue's.
         let queue = &self.queue;
-        self.context.wait_async(deadline, &mut || !queue.is_empty())?;
-        Ok(self.queue.next())
+        loop {
+            let ready = self.context.wait_async(deadline, &mut || !queue.is_empty())?;
+            let event = queue.next();
+            // Another thread may have been quicker.
+            if event.is_some() || !ready {
+                return Ok(event);
+            }
+        }
     }
 
     /// What is readable while events wait, for the program's own event loop. Not to be read from.
