@@ -5,7 +5,7 @@ mod common;
 #[path = "common/pair.rs"]
 mod pair;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use common::{Said, ferroce, run};
@@ -31,17 +31,7 @@ fn both(server: &[&str], client: &[&str], address: &str) -> (Said, Said) {
         .into_iter()
         .chain(pair.nic(1))
         .chain(client.iter().map(|a| a.to_string())));
-    if client.code != Some(0) {
-        let _ = process.kill();
-    }
-    out.read_to_string(&mut line).expect("UTF-8");
-    let output = process.wait_with_output().expect("a child");
-    let server = Said {
-        code: output.status.code(),
-        out: line,
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    };
-    (server, client)
+    (Pair::end(process, out, line, &client), client)
 }
 
 #[test]

@@ -87,12 +87,19 @@ impl Pair {
             out: String::from_utf8(output.stdout).expect("UTF-8"),
             err: String::from_utf8(output.stderr).expect("UTF-8"),
         };
-        // One that has told the client why ends by itself, and says it here, too; another might wait for ever.
-        let told = client.err.contains("the peer says");
+        (Pair::end(process, out, line, &client), client)
+    }
+
+    /// What a server said in the end, whose client has ended.
+    pub fn end(mut process: Child, out: impl BufRead, first: String, client: &Said) -> Said {
+        // One that has told the client why, or has left it, ends by itself and says why here, too; another might wait for ever.
+        let told = ["the peer says", "the peer has ended"]
+            .iter()
+            .any(|text| client.err.contains(text));
         if client.code != Some(0) && !(told && wait(&mut process).is_some()) {
             let _ = process.kill();
         }
-        (Pair::said(process, out, line), client)
+        Pair::said(process, out, first)
     }
 
     fn said(process: Child, mut out: impl BufRead, first: String) -> Said {
