@@ -27,6 +27,8 @@ FULL = [
     ("ud", "ipv6", "-n 500 -s 100 -c", []),
     ("ud", "vlan", "-n 100 -s 1024 -c", ["--vlan", str(rxe.VLAN)]),
     ("srq", "ipv4", "-n 200 -s 4096 -m 1024 -q 4", []),
+    ("srq", "link-local", "-n 100 -s 9000 -m 4096 -q 8 -e", []),
+    ("srq", "vlan", "-n 100 -s 2000 -m 1024 -q 4", ["--vlan", str(rxe.VLAN)]),
 ]
 
 
