@@ -1,6 +1,7 @@
 """A lab run: a folder, the models and guests that were started, what was checked, and their end whatever happens."""
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -114,13 +115,24 @@ class Run:
         self.kernel = kernel
         self.ferroce = pathlib.Path(ferroce).resolve()
         self.folder = pathlib.Path(folder) if folder else RUNS / name
+        self.lock = self.alone()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir()
         self.started = time.monotonic()
         self.parts = []
         self.results = []
         self.image = None
         self.hurry = False
+
+    def alone(self):
+        """What keeps another run out of the folder for as long as it is open: wires have their sockets there."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(self.folder.with_name(self.folder.name + ".lock"), "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("%s: another run is at work in %s; wait for it, or name another place with --folder" % (self.name, self.folder))
+        return lock
 
     def note(self, text):
         """Says where the run stands."""
