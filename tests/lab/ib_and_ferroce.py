@@ -49,22 +49,12 @@ CONNECTIONS_FULL = [
 def body(task, arguments):
     """mlx5_ib in a guest and ferroce on the host: pingpong, perftest, connections both ways, operations with verified data."""
     peer = ib.Peer(task, listen=(rxe.PORT, rxe_operations.PORT))
-    number = 0
-    for case in QUICK + (FULL if arguments.full else []):
-        for role in ("client", "server"):
-            number += 1
-            rxe_pingpong.play(peer, number, role, case)
-    for case in rxe_perftest.QUICK + ATOMIC + (rxe_perftest.FULL if arguments.full else []):
-        for role in ("client", "server"):
-            number += 1
-            rxe_perftest.play(peer, number, role, case)
+    full = arguments.full
+    peer.play(rxe_pingpong.play, QUICK + (FULL if full else []))
+    peer.play(rxe_perftest.play, rxe_perftest.QUICK + ATOMIC + (rxe_perftest.FULL if full else []))
     peer.guest.run("modprobe rdma_ucm")
-    more = (RPING_FULL, CONNECTIONS_FULL) if arguments.full else ([], [])
-    for play, cases in ((rxe_rping.play, RPING + more[0]), (rxe_cm.play, CONNECTIONS + more[1])):
-        for case in cases:
-            for role in ("client", "server"):
-                number += 1
-                play(peer, number, role, case)
+    peer.play(rxe_rping.play, RPING + (RPING_FULL if full else []))
+    peer.play(rxe_cm.play, CONNECTIONS + (CONNECTIONS_FULL if full else []))
     shutil.copy(run.image.HERE.parent / "share/operations_peer.py", peer.guest.share)
     for seed, case in enumerate(rxe_operations.GOOD + rxe_operations.BAD, 1):
         # A window is bound by a UMR on the RC queue pair, which the model does not do.

@@ -68,11 +68,8 @@ def body(task, arguments):
     """Soft-RoCE in a guest and ferroce on the host: connections by rdma_cm, both ways, IPv4 and IPv6."""
     peer = rxe.Peer(task, listen=(), reach=())
     peer.guest.run("modprobe rdma_ucm")
-    number = 0
-    for case in QUICK + (FULL if arguments.full else []):
-        for role in ("client", "server"):
-            number += 1
-            play(peer, number, role, case)
+    peer.play(play, QUICK + (FULL if arguments.full else []))
+    peer.icrcs_right()
 
 
 if __name__ == "__main__":

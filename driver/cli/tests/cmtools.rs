@@ -5,7 +5,7 @@ mod common;
 #[path = "common/pair.rs"]
 mod pair;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use common::{Said, ferroce, run};
@@ -35,18 +35,7 @@ fn each(tool: &str, [server, client]: [&[&str]; 2], address: &str) -> (Said, Sai
     let client = run(args
         .chain(pair.nic(1))
         .chain(client.iter().map(|option| option.to_string())));
-    if client.code != Some(0) {
-        // It might wait for long.
-        let _ = process.kill();
-    }
-    out.read_to_string(&mut text).expect("UTF-8");
-    let output = process.wait_with_output().expect("a child");
-    let server = Said {
-        code: output.status.code(),
-        out: text,
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    };
-    (server, client)
+    (Pair::end(process, out, text, &client), client)
 }
 
 #[track_caller]

@@ -138,6 +138,8 @@ class Peer:
     host = qemu.Control.HOST
     # MTU of its port, in bytes of IP.
     port_mtu = 9000
+    # How many cases were played.
+    played = 0
 
     def __init__(self, task, listen=(PORT,), reach=(PORT,), capture=None):
         self.task = task
@@ -215,6 +217,18 @@ class Peer:
     def listening(self, port=PORT):
         """Returns when a program in the guest listens at a TCP port."""
         self.guest.run("for i in $(seq 200); do ss -tln | grep -q ':%d ' && exit 0; sleep 0.1; done; exit 1" % port)
+
+    def play(self, play, cases):
+        """Each case with ferroce as client and as server, by `play(peer, number, role, case)`."""
+        for case in cases:
+            for role in ("client", "server"):
+                self.played += 1
+                play(self, self.played, role, case)
+
+    def icrcs_right(self):
+        """Checks that rdma_rxe has told the kernel of no wrong ICRC."""
+        bad = [line for line in self.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]
+        self.task.check("rxe found each ICRC right", not bad, "\n".join(bad[:5]))
 
     def all_accepted(self, what, before, pcap, late=0):
         """Checks that rdma_rxe has found nothing wrong since `before`, and accepted each packet that we sent: it counts a
