@@ -18,9 +18,9 @@ MIB = 1 << 20
 LOAD = "[ -d /sys/bus/pci/drivers/vfio-pci ] || modprobe vfio-pci"
 # A user who may use the group files, and whose limit on locked memory is given in KiB.
 USER = "ulimit -l %d && setpriv --reuid 1000 --regid 1000 --clear-groups --no-new-privs "
-# From a kill to the NIC being up again, in seconds: mostly, and at the very most. On a machine that has its processors to
-# itself it is about one; the second leaves room for a moment in which it has not.
-REOPEN, REOPEN_EVER = 2.0, 20.0
+# From a kill to the NIC being up again, in seconds. On a machine that has its processors to itself it is about one. The short
+# run, which has to do on any machine, holds most of them to it, and each to the other.
+REOPEN, REOPEN_BUSY = 2.0, 20.0
 
 
 class Way:
@@ -195,8 +195,9 @@ def huge_pages(run, guest, model, way):
     guest.run("echo 0 >/proc/sys/vm/nr_hugepages")
 
 
-def kill(run, guest, model, way, times):
+def kill(run, guest, model, way, full):
     """SIGKILL with 100 queue pairs busy, then the NIC is opened again."""
+    times = 20 if full else 4
     maps, took, opened = Maps(model), [], []
     for n in range(times):
         busy = guest.run_in_background("exec %s exercise %s open traffic=100" % (FERROCE, way.a))
@@ -217,7 +218,7 @@ def kill(run, guest, model, way, times):
         opened.append(int(up.group(2)) / 1e3)
     run.check("V01 no memory of the killed processes stays mapped", not maps.read()[0], len(maps.read()[0]))
     run.check("V01 %d kills with 100 queue pairs busy, each opened again in time" % times,
-              len(took) == times and sorted(took)[times // 2] < REOPEN and max(took) < REOPEN_EVER, took)
+              len(took) == times and sorted(took)[times // 2] < REOPEN and max(took) < (REOPEN if full else REOPEN_BUSY), took)
     run.note("from the kill to the NIC up: %.2f to %.2f s, median %.2f; of it the opening: %.2f to %.2f s"
              % (min(took), max(took), sorted(took)[times // 2], min(opened), max(opened)))
     demo = as_json(guest.run(way.demo + "16MiB"))
@@ -266,7 +267,7 @@ def body(run, arguments):
     isolation(run, guest, model, way)
     all_vectors(run, guest, way)
     huge_pages(run, guest, model, way)
-    kill(run, guest, model, way, 20 if arguments.full else 4)
+    kill(run, guest, model, way, arguments.full)
     warnings = [line for line in model.tail(1000).splitlines() if " WARN " in line or " ERROR " in line]
     run.check("the models have nothing to complain of", not warnings, warnings[:5])
     # From here on firmware loses memory: Linux lets nobody reset a function that it is about to unbind.

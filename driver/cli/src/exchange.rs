@@ -108,6 +108,18 @@ pub fn listen(port: u16) -> Result<TcpListener, CliError> {
         })
 }
 
+/// The same, at one address of this machine.
+///
+/// # Errors
+/// It is not one, or the port is taken.
+pub fn listen_at(host: &str, port: u16) -> Result<TcpListener, CliError> {
+    TcpListener::bind((host, port)).map_err(|error| {
+        CliError::Other(format!(
+            "can't listen at TCP port {port} of {host}: {error}; a server needs an address of its own, or none"
+        ))
+    })
+}
+
 /// Waits for a client. `patience` is for what it says from then on.
 ///
 /// # Errors

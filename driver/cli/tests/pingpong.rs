@@ -130,8 +130,15 @@ fn many_queue_pairs_play_on_one_shared_receive_queue() {
     both_well(&said);
     let result = json(&said.1);
     assert_eq!(result["local"].as_array().map(Vec::len), Some(7), "{result}");
-    let said = run(["pingpong", "srq", "-d", "model:none", "-q", "9", "-r", "8"]);
-    assert!(said.err.contains("9 queue pairs"), "{said:?}");
+    for (options, part) in [
+        (&["srq", "-q", "9", "-r", "8"][..], "9 queue pairs"),
+        (&["rc", "-q", "2"], "--num-qp is for srq"),
+        (&["ud", "-m", "1024"], "--mtu is for connections"),
+    ] {
+        let said = run(["pingpong", "-d", "model:none"].iter().chain(options));
+        assert_eq!(said.code, Some(1), "{said:?}");
+        assert!(said.err.contains(part), "{said:?}");
+    }
 }
 
 #[test]

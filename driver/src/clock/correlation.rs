@@ -13,6 +13,10 @@ const MOST_OF_BASELINE: u128 = 50_000;
 /// Most parts per million by which a measured rate may differ from the nominal one. Oscillators of NICs and hosts are
 /// good to some tens.
 const MOST_PPM: u64 = 1_000;
+/// Most seconds between the last sample and a time stamp. Oscillators are seconds apart by then; and what is that far off is
+/// no stamp of the free-running timer, but one of [`TimestampFormat::RealTime`](super::TimestampFormat::RealTime) or of before
+/// a reset.
+const FURTHEST_SECONDS: u64 = 86_400;
 /// Bits of the counter that mean something: Linux mlx5_ib tells its users of 63 (`timestamp_mask`).
 const UNUSED_BITS: u32 = 1;
 
@@ -113,15 +117,17 @@ impl ClockCorrelation {
     }
 
     /// The host's time when the device's free-running timer was or will be `ticks`, such as a completion's time stamp.
-    /// `None` where the host's clock has no such time.
+    /// `None` if that is more than a day from the last sample: then the samples are too old, or the time stamp is not one of
+    /// [`TimestampFormat::FreeRunning`](super::TimestampFormat::FreeRunning).
     #[must_use]
     pub fn to_host(&self, ticks: u64) -> Option<Instant> {
         let distance = distance(ticks, self.latest.ticks);
         let nanos = self.rate.nanos(distance.unsigned_abs());
-        let apart = Duration::new(
-            u64::try_from(nanos / 1_000_000_000).ok()?,
-            (nanos % 1_000_000_000) as u32,
-        );
+        let seconds = u64::try_from(nanos / 1_000_000_000).ok()?;
+        if seconds >= FURTHEST_SECONDS {
+            return None;
+        }
+        let apart = Duration::new(seconds, (nanos % 1_000_000_000) as u32);
         if distance < 0 {
             self.latest.host.checked_sub(apart)
         } else {

@@ -311,6 +311,24 @@ fn a_sample_that_does_not_fit_begins_afresh() {
 }
 
 #[test]
+fn d05_what_is_no_stamp_of_the_timer_has_no_time() {
+    let start = Instant::now() + Duration::from_secs(100_000);
+    let (first, hz) = (1 << 50, 156_250_000);
+    let clocks = Clocks { start, first, hz };
+    let frequency = Frequency::from_khz(156_250).unwrap();
+    let correlation = ClockCorrelation::new(frequency, clocks.sample(0));
+    // Of a NIC whose stamps are in real time: a day in November of 2026.
+    assert_eq!(correlation.to_host(1_796_000_000 << 32 | 999_999_999), None);
+    // A day off, either way, and just less.
+    let day = 86_400 * hz;
+    assert_eq!(correlation.to_host(first + day), None);
+    assert_eq!(correlation.to_host(first - day), None);
+    let less = Duration::from_secs(86_399);
+    assert_eq!(correlation.to_host(first + day - hz), Some(start + less));
+    assert_eq!(correlation.to_host(first - day + hz), Some(start - less));
+}
+
+#[test]
 fn d05_a_reading_that_took_long_does_not_spoil_the_rate() {
     let start = Instant::now() + Duration::from_secs(3_600);
     let (first, hz) = (1 << 40, 156_250_000);

@@ -27,7 +27,8 @@ pub struct CmtimeArgs {
     pub cm: CmArgs,
 
     /// Keep step with the other side by TCP as librdmacm's cmtime does, which then plays to its end, in three rounds. At a
-    /// server the TCP port to listen at; at a client the server's, after its name and a colon where it is not the one of -s.
+    /// server the TCP port to listen at, after a host to listen at one of its addresses only; at a client the server's, after
+    /// its name where it is not the one of -s.
     #[arg(long, value_name = "[HOST:]PORT")]
     pub sync: Option<Place>,
 }
@@ -170,7 +171,11 @@ fn be_server(
     rounds: &[usize],
 ) -> Result<Vec<Duration>, CliError> {
     let mut listener = Listener::bind(manager, args.own(Tool::Cmtime)).map_err(failed("can't listen"))?;
-    let socket = sync.map(|place| exchange::listen(place.port)).transpose()?;
+    let socket = sync.map(|place| match &place.host {
+        Some(host) => exchange::listen_at(host, place.port),
+        None => exchange::listen(place.port),
+    });
+    let socket = socket.transpose()?;
     args.progress(&format!("listening at {}", listener.local_address()));
     let stream = socket.map(|socket| exchange::accept_in_time(&socket, args.patience()));
     let mut pace = Pace(stream.transpose()?);

@@ -37,13 +37,13 @@ pub struct PingpongArgs {
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub iters: u32,
 
-    /// Queue pairs, for srq.
-    #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub num_qp: u32,
+    /// Queue pairs, for srq; 16 by default.
+    #[arg(short = 'q', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub num_qp: Option<u32>,
 
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096; both sides have the same. Not for ud.
-    #[arg(short, long, value_name = "BYTES", default_value_t = 1024, value_parser = path_mtu)]
-    pub mtu: u16,
+    /// Path MTU in bytes: 256, 512, 1024 (the default), 2048 or 4096; both sides have the same. Not for ud.
+    #[arg(short, long, value_name = "BYTES", value_parser = path_mtu)]
+    pub mtu: Option<u16>,
 
     /// Receives to post at a time.
     #[arg(short, long, value_name = "COUNT", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=32768))]
@@ -76,7 +76,15 @@ impl PingpongArgs {
 
     /// Queue pairs.
     pub fn qps(&self) -> u32 {
-        if self.kind == Kind::Srq { self.num_qp } else { 1 }
+        match self.kind {
+            Kind::Srq => self.num_qp.unwrap_or(16),
+            _ => 1,
+        }
+    }
+
+    /// Path MTU in bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu.unwrap_or(1024)
     }
 
     /// Whether this side is the client.
@@ -93,6 +101,15 @@ impl PingpongArgs {
                 self.size()
             );
             return Err(CliError::Other(text));
+        }
+        if self.kind != Kind::Srq && self.num_qp.is_some() {
+            let text = "--num-qp is for srq: the other services have one queue pair; leave it out";
+            return Err(CliError::Other(text.to_string()));
+        }
+        if self.kind == Kind::Ud && self.mtu.is_some() {
+            let text =
+                "--mtu is for connections: a datagram is one packet, of up to the port's MTU; leave it out";
+            return Err(CliError::Other(text.to_string()));
         }
         if self.kind == Kind::Srq && self.check && self.is_client() {
             let text = "a client's --chk compares each message with what it has sent, which srq's many messages at a time don't \

@@ -310,7 +310,7 @@ impl Ends {
     ) -> Result<(), CliError> {
         for ((qp, own), peer) in self.qps.iter_mut().zip(own).zip(peers) {
             let path = nic.path(gid, peer.gid, args.patience())?;
-            let mtu = nic::mtu(args.mtu)?;
+            let mtu = nic::mtu(args.mtu())?;
             if args.kind == Kind::Ud {
                 qp.modify_to_rtr_datagram().map_err(failed("QP to RTR"))?;
                 qp.modify_to_rts_datagram(own.psn).map_err(failed("QP to RTS"))?;
