@@ -16,6 +16,11 @@ pub mod two_ports;
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
+/// The code in docs/lossless.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/lossless.md")]
+mod lossless {}
+
 /// The code in docs/connections.md compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/connections.md")]
