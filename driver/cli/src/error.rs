@@ -71,6 +71,22 @@ pub fn failed<E: std::error::Error>(what: &'static str) -> impl FnOnce(E) -> Cli
     move |error| CliError::Other(format!("{what}: {}", chain(&error)))
 }
 
+/// What was done and how it was closed. Of two errors the first is the one to tell; the other is logged.
+pub fn first_error<T, U>(
+    done: Result<T, CliError>,
+    closed: Result<U, CliError>,
+) -> Result<(T, U), CliError> {
+    match (done, closed) {
+        (Ok(done), closed) => Ok((done, closed?)),
+        (Err(error), closed) => {
+            if let Err(closed) = closed {
+                log::warn!("{}", chain(&closed));
+            }
+            Err(error)
+        }
+    }
+}
+
 /// An error and all that it comes from, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -71,10 +71,7 @@ pub fn run(args: &LinkArgs) -> Result<ExitCode, CliError> {
     let on_signal = to_main.clone();
     ctrlc::set_handler(move || drop(on_signal.send(News::Stop))).map_err(|e| CliError::Other(chain(&e)))?;
     let nic = Nic::open_with(&args.nic, args.duplicate_detection.into())?;
-    let served = serve(args, &nic, to_main, &news);
-    let closed = nic.close();
-    served?;
-    closed?;
+    nic.with(|nic| serve(args, nic, to_main, &news))?;
     Ok(ExitCode::SUCCESS)
 }
 

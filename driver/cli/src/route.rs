@@ -70,11 +70,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 pub fn run(args: &RouteArgs) -> Result<ExitCode, CliError> {
-    let nic = Nic::open(&args.nic)?;
-    let found = find(args, &nic);
-    let closed = nic.close();
-    let found = found?;
-    closed?;
+    let found = Nic::open(&args.nic)?.with(|nic| find(args, nic))?;
     print(&if args.json { json(&found)? } else { text(&found) })?;
     Ok(match found.error {
         None => ExitCode::SUCCESS,

@@ -363,8 +363,11 @@ fn bad_options_of_the_connection_manager_are_named() {
         assert!(said.err.contains(part), "{part:?} is not in {said:?}");
     };
     refused(&["localhost"], "\"localhost\" is no IP address");
-    refused(&["-g", "roce-v1"], "--gid is not for -R");
-    refused(&["--peer-mac", "02:00:00:00:00:01"], "--peer-mac is not for -R");
+    refused(&["-g", "roce-v1"], "--gid has no meaning here");
+    refused(
+        &["--peer-mac", "02:00:00:00:00:01"],
+        "--peer-mac has no meaning here",
+    );
     let (_, client) = by_cm(
         "7201",
         &["write-bw"],

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ferroce::cm::{Accepting, ConnectError, Connecting, Connection, Listener, Manager, Params};
+use ferroce::cm::{Accepting, ConnectError, Connecting, Connection, Listener, Manager};
 use ferroce::verbs::QpType;
 
 use super::ends::Ends;
@@ -91,14 +91,6 @@ impl Pace {
     }
 }
 
-fn params() -> Params {
-    Params {
-        responder_resources: 1,
-        initiator_depth: 1,
-        ..Params::new()
-    }
-}
-
 pub fn play(args: &CmtimeArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
     let (cm, sync) = (&args.cm, args.sync.as_ref());
     let count = cm.connections(Tool::Cmtime);
@@ -142,7 +134,7 @@ fn be_client(
         pace.meet(Step::Begin, true)?;
         let started = Instant::now();
         let ask = |_| {
-            let asked = manager.start_connect(ends.qp(None)?, server, &params(), args.deadline());
+            let asked = manager.start_connect(ends.qp(None)?, server, &args.params(), args.deadline());
             asked.map_err(failed("the connection"))
         };
         let asked: Vec<Connecting> = (0..count).map(ask).collect::<Result<_, CliError>>()?;
@@ -187,7 +179,7 @@ fn be_server(
             let request = listener.next_request(args.deadline());
             let request = request.map_err(failed("waiting for a client"))?;
             started.get_or_insert_with(Instant::now);
-            let accepted = request.start_accept(ends.qp(None)?, &params(), args.deadline());
+            let accepted = request.start_accept(ends.qp(None)?, &args.params(), args.deadline());
             accepted.map_err(failed("the connection"))
         };
         let taken: Vec<Accepting> = (0..count).map(take).collect::<Result<_, CliError>>()?;

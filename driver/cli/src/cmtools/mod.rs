@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ferroce::cm::Manager;
+use ferroce::cm::{Manager, Params};
 use serde_json::{Value, json};
 
 pub use self::cmtime::CmtimeArgs;
-use crate::error::{CliError, chain, failed};
+use crate::error::CliError;
 use crate::nic::{Nic, NicArgs};
 use crate::output::say;
 
@@ -94,6 +94,15 @@ impl CmArgs {
         SocketAddr::new(IpAddr::from([0; 4]), self.port(tool))
     }
 
+    /// What a connection is to be like.
+    fn params(&self) -> Params {
+        self.nic.params(Params {
+            responder_resources: 1,
+            initiator_depth: 1,
+            ..Params::new()
+        })
+    }
+
     fn progress(&self, text: &str) {
         if !self.json {
             say!("{text}");
@@ -111,7 +120,7 @@ struct Report {
 
 /// `ferroce ucmatose` or `udaddy`.
 pub fn run(tool: Tool, args: &CmArgs) -> Result<ExitCode, CliError> {
-    tell(args, |nic, manager| match tool {
+    tell(tool, args, |nic, manager| match tool {
         Tool::Udaddy => udaddy::play(args, nic, manager),
         _ => ucmatose::play(args, nic, manager),
     })
@@ -119,23 +128,18 @@ pub fn run(tool: Tool, args: &CmArgs) -> Result<ExitCode, CliError> {
 
 /// `ferroce cmtime`.
 pub fn run_cmtime(args: &CmtimeArgs) -> Result<ExitCode, CliError> {
-    tell(&args.cm, |nic, manager| cmtime::play(args, nic, manager))
+    tell(Tool::Cmtime, &args.cm, |nic, manager| cmtime::play(args, nic, manager))
 }
 
 fn tell(
+    tool: Tool,
     args: &CmArgs,
     play: impl FnOnce(&Nic, &Manager) -> Result<Report, CliError>,
 ) -> Result<ExitCode, CliError> {
-    let nic = Nic::open(&args.nic)?;
-    let played = with_manager(args, &nic, play);
-    let closed = nic.close();
-    // The first error is the one to tell.
-    let report = played.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    closed?;
+    let accepts = tool != Tool::Udaddy && args.peer.is_none();
+    args.nic.check_managed(accepts)?;
+    let with_manager = |nic: &Nic| nic.with_manager(args.patience(), |manager| play(nic, manager));
+    let report = Nic::open(&args.nic)?.with(with_manager)?;
     if args.json {
         say!("{}", report.json(args));
     } else {
@@ -161,17 +165,4 @@ impl Report {
             "received": self.received,
         })
     }
-}
-
-fn with_manager(
-    args: &CmArgs,
-    nic: &Nic,
-    play: impl FnOnce(&Nic, &Manager) -> Result<Report, CliError>,
-) -> Result<Report, CliError> {
-    let manager: Manager = nic.connection_manager()?;
-    let played = play(nic, &manager);
-    let closed = manager.close(args.deadline());
-    let report = played?;
-    closed.map_err(failed("closing the connection manager"))?;
-    Ok(report)
 }

@@ -2,21 +2,13 @@
 
 use std::time::Instant;
 
-use ferroce::cm::{Connection, Event, Listener, Manager, Params};
+use ferroce::cm::{Connection, Event, Listener, Manager};
 use ferroce::verbs::QpType;
 
 use super::ends::Ends;
 use super::{CmArgs, Report, Tool};
 use crate::error::{CliError, failed};
 use crate::nic::Nic;
-
-fn params() -> Params {
-    Params {
-        responder_resources: 1,
-        initiator_depth: 1,
-        ..Params::new()
-    }
-}
 
 pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
     let count = args.connections(Tool::Ucmatose);
@@ -25,7 +17,7 @@ pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliEr
     let mut connections = match args.server(Tool::Ucmatose) {
         Some(server) => {
             let connect = |_| {
-                let connected = manager.connect(ends.qp(None)?, server, &params(), args.deadline());
+                let connected = manager.connect(ends.qp(None)?, server, &args.params(), args.deadline());
                 connected.map_err(failed("the connection"))
             };
             (0..count).map(connect).collect::<Result<Vec<_>, _>>()?
@@ -72,7 +64,7 @@ fn accept(args: &CmArgs, manager: &Manager, ends: &Ends, count: usize) -> Result
     let next = |_| {
         let request = listener.next_request(args.deadline());
         let request = request.map_err(failed("waiting for a client"))?;
-        let accepted = request.accept(ends.qp(None)?, &params(), args.deadline());
+        let accepted = request.accept(ends.qp(None)?, &args.params(), args.deadline());
         accepted.map_err(failed("the connection"))
     };
     (0..count).map(next).collect()

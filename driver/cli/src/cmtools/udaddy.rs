@@ -43,7 +43,7 @@ pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliEr
         for client in &mut clients {
             let missing = || CliError::Other("a message came without its sender's queue pair".into());
             let to = To {
-                ah: Ah::new(ends.pd(), &client.path).map_err(failed("the way to the peer"))?,
+                ah: way(args, &ends, &client.path)?,
                 qpn: client.peer.ok_or_else(missing)?,
                 qkey: QKEY,
             };
@@ -67,13 +67,23 @@ fn find(args: &CmArgs, manager: &Manager, ends: &Ends, count: usize) -> Result<V
         let found = manager.connect_datagram(server, &[], args.deadline());
         let found = found.map_err(failed("the service"))?;
         let to = To {
-            ah: Ah::new(ends.pd(), &found.path).map_err(failed("the way to the peer"))?,
+            ah: way(args, ends, &found.path)?,
             qpn: found.qpn,
             qkey: found.qkey,
         };
         Ok((ends.qp(Some(QKEY))?, to))
     };
     (0..count).map(one).collect()
+}
+
+/// The way to a peer, with what the options ask of it: each side chooses for its own datagrams.
+fn way(args: &CmArgs, ends: &Ends, found: &Path) -> Result<Ah, CliError> {
+    let path = Path {
+        priority: args.nic.priority,
+        traffic_class: args.nic.traffic_class,
+        ..*found
+    };
+    Ah::new(ends.pd(), &path).map_err(failed("the way to the peer"))
 }
 
 /// One who has asked.

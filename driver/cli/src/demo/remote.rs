@@ -30,7 +30,7 @@ use super::report::Report;
 use super::side::{COUNTER, Chunks, End, PATIENCE, Receiver, SMALL_WRITES, Side, Writer};
 use super::{content, hash, open_out, progress, write};
 use crate::args::{DemoArgs, MAX_BYTES};
-use crate::error::{CliError, chain, failed};
+use crate::error::{CliError, failed, first_error};
 use crate::exchange;
 use crate::output::say;
 
@@ -185,14 +185,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
         }
     };
     let [node] = nodes;
-    let closed = node.close();
-    // The first error is the one to tell.
-    done.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    report.closed(closed?);
+    let ((), closed) = first_error(done, node.close())?;
+    report.closed(closed);
     report.print(args.json)?;
     Ok(if report.all_right() {
         ExitCode::SUCCESS

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use ferroce::cm::Params;
 use ferroce::function::FunctionAddress;
 use ferroce::link::{Gateway, InterfaceAddress};
 use ferroce::port::MacAddress;
@@ -41,11 +42,13 @@ pub struct NicArgs {
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
 
-    /// Ethernet priority of the connection's frames, 0 to 7.
+    /// Ethernet priority of the connection's frames, 0 to 7. The client's is for both sides where the connection manager
+    /// connects them.
     #[arg(long, value_name = "PRIORITY", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=7))]
     pub priority: u8,
 
-    /// Traffic class of the connection's packets: DSCP in the upper 6 bits, ECN in the lower 2.
+    /// Traffic class of the connection's packets: DSCP in the upper 6 bits, ECN in the lower 2. The client's is for both
+    /// sides where the connection manager connects them.
     #[arg(long, value_name = "BYTE", default_value_t = 0)]
     pub traffic_class: u8,
 
@@ -123,6 +126,36 @@ impl NicArgs {
             Some((option, _)) => Err(CliError::Other(format!(
                 "{option} is for a NIC model in this process (--device model:dgram:LOCAL,REMOTE), not for {}",
                 self.device
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// `params` with the priority and the traffic class that the options ask for.
+    pub fn params(&self, params: Params) -> Params {
+        Params {
+            traffic_class: Some(self.traffic_class).filter(|class| *class != 0),
+            priority: Some(self.priority).filter(|priority| *priority != 0),
+            ..params
+        }
+    }
+
+    /// Whether the options have a meaning where the connection manager connects. `accepts`: this side takes what the client
+    /// has chosen for both.
+    ///
+    /// # Errors
+    /// Names the option that has none.
+    pub fn check_managed(&self, accepts: bool) -> Result<(), CliError> {
+        let clients = "the client's is used for both sides";
+        let given = [
+            ("--gid", self.gid.is_some(), "the peer's IP address decides on the GIDs"),
+            ("--peer-mac", self.peer_mac.is_some(), "the peer is asked for it"),
+            ("--priority", accepts && self.priority != 0, clients),
+            ("--traffic-class", accepts && self.traffic_class != 0, clients),
+        ];
+        match given.iter().find(|(_, given, _)| *given) {
+            Some((option, _, why)) => Err(CliError::Other(format!(
+                "{option} has no meaning here, where the connection manager connects: {why}; leave it out"
             ))),
             None => Ok(()),
         }

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 pub use self::args::{Device, NicArgs};
 pub use self::gids::{GidChoice, LocalGid};
-use crate::error::{CliError, chain, failed};
+use crate::error::{CliError, chain, failed, first_error};
 use crate::model::{self, SingleNic};
 
 /// An open NIC.
@@ -33,8 +33,8 @@ pub struct Nic {
     peer_mac: Option<MacAddress>,
     priority: u8,
     traffic_class: u8,
-    /// Answers for the NIC's addresses and finds others'; `None` where the NIC has no queues for it.
-    agent: Option<Arc<Agent>>,
+    /// Answers for the NIC's addresses and finds others'; or why the NIC has no queues for it.
+    agent: Result<Arc<Agent>, String>,
     /// Goes after the context.
     model: Option<Model>,
 }
@@ -86,7 +86,7 @@ impl Nic {
             source: Box::new(source),
         })?;
         let mut nic = Nic {
-            agent: None,
+            agent: Err(String::new()),
             context,
             name: device.to_string(),
             addresses,
@@ -113,7 +113,7 @@ impl Nic {
         &self,
         args: &NicArgs,
         detection: DuplicateDetection,
-    ) -> Result<Option<Arc<Agent>>, CliError> {
+    ) -> Result<Result<Arc<Agent>, String>, CliError> {
         let mut config = AgentConfig::new().duplicate_detection(detection);
         for address in &self.addresses {
             config = config.address(*address);
@@ -122,14 +122,14 @@ impl Nic {
             config = config.gateway(gateway);
         }
         match Agent::start(&self.context, config) {
-            Ok(agent) => Ok(Some(Arc::new(agent))),
+            Ok(agent) => Ok(Ok(Arc::new(agent))),
             Err(error @ LinkError::Queues(_)) => {
+                let why = chain(&error);
                 log::warn!(
-                    "{}: nobody answers for its addresses, and peers' MAC addresses have to be given with --peer-mac: {}",
-                    self.name,
-                    chain(&error)
+                    "{}: nobody answers for its addresses or asks for others': {why}",
+                    self.name
                 );
-                Ok(None)
+                Ok(Err(why))
             }
             Err(error) => Err(failed("the NIC's addresses")(error)),
         }
@@ -164,10 +164,9 @@ impl Nic {
     /// # Errors
     /// The NIC has no queues for it.
     pub fn agent(&self) -> Result<&Arc<Agent>, CliError> {
-        self.agent.as_ref().ok_or_else(|| {
+        self.agent.as_ref().map_err(|why| {
             CliError::Other(format!(
-                "{}: the NIC has no raw Ethernet queues or flow tables for this function, so nobody can answer for its \
-                 addresses (-v says what it lacks)",
+                "{}: nobody can answer for its addresses and find others', without which this does not work: {why}",
                 self.name
             ))
         })
@@ -203,13 +202,31 @@ impl Nic {
         )))
     }
 
-    /// A connection manager, which finds peers by the link agent. It has to be closed before the NIC.
+    /// Does something with a connection manager, which finds peers by the link agent, and closes it, which may take as long
+    /// as `patience`.
     ///
     /// # Errors
-    /// The NIC has no queues for an agent, or QP 1 can't be made.
-    pub fn connection_manager(&self) -> Result<Manager, CliError> {
+    /// The NIC has no queues for an agent, QP 1 can't be made, `play` failed, or connections did not end in time.
+    pub fn with_manager<T>(
+        &self,
+        patience: Duration,
+        play: impl FnOnce(&Manager) -> Result<T, CliError>,
+    ) -> Result<T, CliError> {
         let agent = self.agent()?;
-        Manager::start(&self.context, agent.clone()).map_err(failed("connection manager"))
+        let manager = Manager::start(&self.context, agent.clone()).map_err(failed("connection manager"))?;
+        let played = play(&manager);
+        let closed = manager.close(Instant::now() + patience);
+        let closed = closed.map_err(failed("closing the connection manager"));
+        Ok(first_error(played, closed)?.0)
+    }
+
+    /// Does something with the NIC, and closes it.
+    ///
+    /// # Errors
+    /// `play` failed, or the NIC did not go down as [`Nic::close`] says.
+    pub fn with<T>(self, play: impl FnOnce(&Nic) -> Result<T, CliError>) -> Result<T, CliError> {
+        let played = play(&self);
+        Ok(first_error(played, self.close())?.0)
     }
 
     /// The way to a peer.
@@ -219,7 +236,7 @@ impl Nic {
     pub fn path(&self, local: &LocalGid, peer: Gid, patience: Duration) -> Result<Path, CliError> {
         let mut path = match (self.peer_mac, &self.agent) {
             (Some(mac), _) => Path::new(local.index, peer, mac),
-            (None, Some(agent)) => {
+            (None, Ok(agent)) => {
                 let query = RouteQuery {
                     sgid_index: Some(local.index),
                     ..RouteQuery::to(peer.to_ip())
@@ -233,9 +250,9 @@ impl Nic {
                     .path()
                     .ok_or_else(|| CliError::Other(format!("{} has no MAC address", route.next_hop)))?
             }
-            (None, None) => {
+            (None, Err(why)) => {
                 return Err(CliError::Other(format!(
-                    "the MAC address of {} is not known; give it with --peer-mac",
+                    "the MAC address of {} is not known, and the NIC can't ask for it ({why}); give it with --peer-mac",
                     peer.to_ip()
                 )));
             }
@@ -249,7 +266,7 @@ impl Nic {
     ///
     /// # Errors
     /// The NIC did not go down in order, or the capture could not be written.
-    pub fn close(self) -> Result<(), CliError> {
+    fn close(self) -> Result<(), CliError> {
         let Nic {
             context,
             name,

@@ -20,7 +20,7 @@ use self::plan::{Kind, Memory, Op, Role};
 use self::side::Side;
 use self::talk::Talk;
 use crate::args::path_mtu;
-use crate::error::{CliError, chain};
+use crate::error::CliError;
 use crate::exchange;
 use crate::nic::{Nic, NicArgs};
 use crate::output::say;
@@ -74,16 +74,7 @@ impl OperationsArgs {
 }
 
 pub fn run(args: &OperationsArgs) -> Result<ExitCode, CliError> {
-    let nic = Nic::open(&args.nic)?;
-    let done = play(args, &nic);
-    let counted = nic.counted();
-    let closed = nic.close();
-    let counts = done.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    closed?;
+    let (counts, counted) = Nic::open(&args.nic)?.with(|nic| Ok((play(args, nic)?, nic.counted())))?;
     say!(
         "{}",
         json!({ "ok": true, "operations": counts, "counters": counted })

@@ -167,23 +167,14 @@ impl PerfArgs {
 
     /// With -R there is no exchange, and the link agent finds the peer.
     fn check_rdma_cm(&self) -> Result<(), CliError> {
-        let refuse = |text: String| Err(CliError::Other(text));
         if let Some(host) = &self.server
             && host.parse::<IpAddr>().is_err()
         {
-            return refuse(format!(
+            return Err(CliError::Other(format!(
                 "{host:?} is no IP address: -R needs that of the server's NIC, as nothing else of the server is asked"
-            ));
+            )));
         }
-        if self.nic.gid.is_some() {
-            return refuse(
-                "--gid is not for -R, where the peer's IP address decides on the GIDs".to_string(),
-            );
-        }
-        if self.nic.peer_mac.is_some() {
-            return refuse("--peer-mac is not for -R, where the peer is asked for it".to_string());
-        }
-        Ok(())
+        self.nic.check_managed(!self.is_client())
     }
 }
 

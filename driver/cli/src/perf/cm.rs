@@ -48,13 +48,11 @@ pub fn meet(
 }
 
 fn params(args: &PerfArgs, said: &Hello) -> Result<Params, CliError> {
-    Ok(Params {
+    Ok(args.nic.params(Params {
         mtu: Some(nic::mtu(args.mtu)?),
         ack_timeout: Duration::from_nanos(4096 << args.qp_timeout),
-        traffic_class: Some(args.nic.traffic_class).filter(|class| *class != 0),
-        priority: Some(args.nic.priority).filter(|priority| *priority != 0),
         ..Params::new().private_data(said.encode())
-    })
+    }))
 }
 
 fn connect(

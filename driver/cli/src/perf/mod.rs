@@ -14,7 +14,6 @@ mod with_perftest;
 
 use std::net::TcpListener;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use ferroce::cm::Manager;
 use ferroce::verbs::RemoteAddr;
@@ -24,7 +23,7 @@ pub use self::args::PerfArgs;
 use self::ends::{Ends, Peer};
 use self::report::{Report, warnings};
 use self::talk::{Lines, Talk};
-use crate::error::{CliError, chain, failed};
+use crate::error::{CliError, chain};
 use crate::exchange;
 use crate::nic::Nic;
 use crate::output::say;
@@ -39,34 +38,16 @@ pub fn run(args: &PerfArgs) -> Result<ExitCode, CliError> {
     } else {
         Some(exchange::listen(args.port)?)
     };
-    let nic = Nic::open(&args.nic)?;
-    let measured = if args.rdma_cm {
-        by_cm(args, &nic)
-    } else {
-        by_tcp(args, &nic, listener)
-    };
-    let closed = nic.close();
-    let report = measured.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
+    let report = Nic::open(&args.nic)?.with(|nic| match args.rdma_cm {
+        true => nic.with_manager(args.patience(), |manager| by_cm(args, nic, manager)),
+        false => by_tcp(args, nic, listener),
     })?;
-    closed?;
     report.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Measures between sides that meet by the connection manager.
-fn by_cm(args: &PerfArgs, nic: &Nic) -> Result<Report, CliError> {
-    let manager = nic.connection_manager()?;
-    let measured = with_manager(args, nic, &manager);
-    let closed = manager.close(Instant::now() + args.patience());
-    let report = measured?;
-    closed.map_err(failed("closing the connection manager"))?;
-    Ok(report)
-}
-
-fn with_manager(args: &PerfArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+fn by_cm(args: &PerfArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
     let mut ends = Ends::new(args, nic, ATOMIC)?;
     let (control, memory) = cm::meet(args, nic, manager, &mut ends)?;
     let mut talk = Talk::Cm(Box::new(control));

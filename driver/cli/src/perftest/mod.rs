@@ -15,7 +15,7 @@ use serde_json::json;
 
 use self::talk::{Keys, Report, Talk};
 use crate::args::path_mtu;
-use crate::error::{CliError, chain, failed};
+use crate::error::{CliError, failed};
 use crate::exchange;
 use crate::nic::{self, Nic, NicArgs};
 use crate::output::say;
@@ -68,15 +68,7 @@ pub struct PerftestArgs {
 }
 
 pub fn run(args: &PerftestArgs) -> Result<ExitCode, CliError> {
-    let nic = Nic::open(&args.nic)?;
-    let done = play(args, &nic);
-    let closed = nic.close();
-    let (own, peer) = done.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    closed?;
+    let (own, peer) = Nic::open(&args.nic)?.with(|nic| play(args, nic))?;
     let shown = |report: Report| json!({ "size": report.size, "iterations": report.iterations, "MiB/s": report.bandwidth, "Mpps": report.rate });
     say!(
         "{}",

@@ -15,7 +15,7 @@ use self::args::Kind;
 pub use self::args::PingpongArgs;
 use self::ends::Ends;
 use self::report::Report;
-use crate::error::{CliError, chain};
+use crate::error::CliError;
 use crate::exchange::{self, Destination};
 use crate::nic::{LocalGid, Nic};
 use crate::output::say;
@@ -23,16 +23,7 @@ use crate::output::say;
 pub fn run(args: &PingpongArgs) -> Result<ExitCode, CliError> {
     args.check()?;
     let meeting = Meeting::start(args)?;
-    let nic = Nic::open(&args.nic)?;
-    let played = play(args, meeting, &nic);
-    let closed = nic.close();
-    // The first error is the one to tell.
-    let report = played.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    closed?;
+    let report = Nic::open(&args.nic)?.with(|nic| play(args, meeting, nic))?;
     report.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -81,18 +81,26 @@ impl RpingArgs {
     fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
+
+    /// As `rping` has them: one READ at a time.
+    fn params(&self) -> Params {
+        self.nic.params(Params {
+            responder_resources: 1,
+            initiator_depth: 1,
+            ..Params::new()
+        })
+    }
 }
 
 pub fn run(args: &RpingArgs, show: bool) -> Result<ExitCode, CliError> {
-    let nic = Nic::open(&args.nic)?;
-    let played = with_manager(args, &nic, show);
-    let closed = nic.close();
-    let pings = played.inspect_err(|_| {
-        if let Err(error) = &closed {
-            log::warn!("{}", chain(error));
-        }
-    })?;
-    closed?;
+    args.nic.check_managed(args.server)?;
+    let show = show && !args.json;
+    let play = |nic: &Nic, manager: &Manager| match args.server {
+        true => serve(args, nic, manager, show),
+        false => connect(args, nic, manager, show),
+    };
+    let with_manager = |nic: &Nic| nic.with_manager(args.patience(), |manager| play(nic, manager));
+    let pings = Nic::open(&args.nic)?.with(with_manager)?;
     if args.json {
         let role = if args.server { "server" } else { "client" };
         say!(
@@ -103,26 +111,12 @@ pub fn run(args: &RpingArgs, show: bool) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn with_manager(args: &RpingArgs, nic: &Nic, show: bool) -> Result<u32, CliError> {
-    let manager = nic.connection_manager()?;
-    let show = show && !args.json;
-    let played = if args.server {
-        serve(args, nic, &manager, show)
-    } else {
-        connect(args, nic, &manager, show)
-    };
-    let closed = manager.close(Instant::now() + args.patience());
-    let pings = played?;
-    closed.map_err(failed("closing the connection manager"))?;
-    Ok(pings)
-}
-
 fn connect(args: &RpingArgs, nic: &Nic, manager: &Manager, show: bool) -> Result<u32, CliError> {
     let peer = args.peer.map(|ip| SocketAddr::new(ip, args.port));
     let peer = peer.ok_or_else(|| CliError::Other("-a is needed: the server's IP address".to_string()))?;
     let (qp, mut ends) = Ends::new(nic, args.size as usize)?;
     let deadline = Instant::now() + args.patience();
-    let connection = manager.connect(qp, peer, &params(), deadline);
+    let connection = manager.connect(qp, peer, &args.params(), deadline);
     let mut connection = connection.map_err(failed("the connection"))?;
     let played = turns::client(args, &mut connection, &mut ends, show);
     let ended = connection.disconnect(Instant::now() + args.patience());
@@ -151,7 +145,7 @@ fn serve(args: &RpingArgs, nic: &Nic, manager: &Manager, show: bool) -> Result<u
         .next_request(far)
         .map_err(failed("waiting for a client"))?;
     let (qp, mut ends) = Ends::new(nic, args.size as usize)?;
-    let accepted = request.accept(qp, &params(), Instant::now() + args.patience());
+    let accepted = request.accept(qp, &args.params(), Instant::now() + args.patience());
     let mut connection = accepted.map_err(failed("the connection"))?;
     let played = turns::server(args, &mut connection, &mut ends, show);
     // The client's is the last word, unless something went wrong here.
@@ -163,13 +157,4 @@ fn serve(args: &RpingArgs, nic: &Nic, manager: &Manager, show: bool) -> Result<u
     }
     ends.close()?;
     Ok(pings)
-}
-
-/// As `rping` has them: one READ at a time.
-fn params() -> Params {
-    Params {
-        responder_resources: 1,
-        initiator_depth: 1,
-        ..Params::new()
-    }
 }
