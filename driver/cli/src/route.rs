@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ferroce::gid::Gid;
 use ferroce::link::{Route, RouteQuery, Verdict};
 use serde::Serialize;
 
@@ -86,16 +85,14 @@ struct Found {
 
 fn find(args: &RouteArgs, nic: &Nic) -> Result<Found, CliError> {
     let Destination { ip, vlan } = args.destination;
-    let sgid_index = match args.nic.gid {
-        None => None,
-        Some(_) => Some(nic.gid(Some(Gid::from_ip(ip)))?.index),
-    };
-    let query = RouteQuery {
+    let agent = nic.agent()?;
+    let mut query = RouteQuery {
         vlan,
-        sgid_index,
         ..RouteQuery::to(ip)
     };
-    let agent = nic.agent()?;
+    if args.nic.gid.is_some() {
+        query.sgid_index = Some(nic.gid_to(agent, query)?.index);
+    }
     let route = agent.route(query).map_err(failed("can't choose a GID"))?;
     if args.no_resolve {
         return Ok(Found { route, error: None });

@@ -5,7 +5,10 @@ mod common;
 #[path = "common/pair.rs"]
 mod pair;
 
-use common::{Said, run};
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
+use common::{Said, ferroce, run};
 use pair::{MACS, Pair};
 use serde_json::Value;
 
@@ -186,7 +189,6 @@ fn a_peer_that_nobody_answers_for_is_named() {
     let listener = listener();
     let port = listener.local_addr().unwrap().port().to_string();
     let peer = std::thread::spawn(move || {
-        use std::io::Write;
         let (mut stream, _) = listener.accept().unwrap();
         stream
             .write_all(b"0000:000011:abc123:00000000000000000000ffff0a090002\0")
@@ -217,6 +219,43 @@ fn a_peer_that_nobody_answers_for_is_named() {
 
 fn listener() -> std::net::TcpListener {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn a_server_takes_the_gid_that_route_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let end = |name: &str| folder.path().join(name).display().to_string();
+    let device = format!("model:dgram:{},{}", end("a"), end("b"));
+    let nic = [
+        "-d",
+        &device,
+        "--address",
+        "10.9.0.1/24",
+        "--address",
+        "10.9.7.1/24@7",
+        "--gateway",
+        "10.20.0.0/16 via 10.9.7.254@7",
+    ];
+    let route = run([&["route"][..], &nic, &["--no-resolve", "--json", "10.20.0.5"]].concat());
+    let route: Value = serde_json::from_str(&route.out).expect("one object");
+    assert_eq!((&route["source"], &route["vlan"]), (&"10.9.7.1".into(), &7.into()));
+    let mut server = ferroce([&["pingpong", "rc", "-p", "0", "--timeout", "1"][..], &nic].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut out = BufReader::new(server.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    out.read_line(&mut line).expect("UTF-8");
+    let port: u16 = line.trim().rsplit(' ').next().unwrap().parse().expect("a port");
+    let mut client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client
+        .write_all(b"0000:000011:abc123:00000000000000000000ffff0a140005\0")
+        .unwrap();
+    let said = Pair::end(server, out, line, &Said { code: Some(0), ..Said::default() });
+    assert!(said.out.contains("GID ::ffff:10.9.7.1"), "{said:?}");
+    // The right way, where nobody is.
+    assert!(said.err.contains("10.9.7.254"), "{said:?}");
 }
 
 #[test]

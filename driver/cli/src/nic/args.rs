@@ -34,7 +34,7 @@ pub struct NicArgs {
     pub gateways: Vec<Gateway>,
 
     /// Which of the NIC's GIDs to use: roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local, roce-v1, or an index of its table. By
-    /// default one of RoCE v2 that fits the peer's, and IPv4 if the peer's is not known.
+    /// default the one that `ferroce route` says, and the first of RoCE v2 and IPv4 if the peer's is not known.
     #[arg(short, long, value_name = "GID")]
     pub gid: Option<GidChoice>,
 

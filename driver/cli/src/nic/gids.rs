@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ferroce::gid::{Gid, GidEntry, RoceVersion};
-use ferroce::link::InterfaceAddress;
 
 /// What the user wants of the GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,16 @@ impl Scope {
     }
 }
 
+impl GidChoice {
+    /// Whether an entry that was found by its kind is of the kind that is wanted.
+    pub fn admits(self, entry: &GidEntry) -> bool {
+        match self {
+            GidChoice::Index(_) => true,
+            GidChoice::Kind(version, scope) => (version, scope) == (entry.version, Scope::of(entry.gid)),
+        }
+    }
+}
+
 impl FromStr for GidChoice {
     type Err = String;
 
@@ -69,31 +78,23 @@ pub struct LocalGid {
     pub entry: GidEntry,
 }
 
-/// Chooses among the entries of a table; says why there is none.
+/// Chooses among the entries of a table where the way does not decide, as the peer is not known or its next hop is told by
+/// the user; says why there is none.
 ///
 /// By default RoCE v2, since nothing else can be routed and Linux's Soft-RoCE knows nothing else; of the kind of the
-/// peer's GID; in the peer's network before others; else in the order in which users expect to be reached: IPv4, IPv6,
-/// link-local.
+/// peer's GID; else in the order in which users expect to be reached: IPv4, IPv6, link-local.
 pub fn choose(
     entries: &[(u16, GidEntry)],
     choice: Option<GidChoice>,
     peer: Option<Gid>,
-    networks: &[InterfaceAddress],
 ) -> Result<LocalGid, String> {
     let local = |(index, entry): &(u16, GidEntry)| LocalGid {
         index: *index,
         entry: *entry,
     };
     let first = |version: RoceVersion, scope: Scope| {
-        let fits = |(_, entry): &&(u16, GidEntry)| entry.version == version && Scope::of(entry.gid) == scope;
-        let near = |(_, entry): &&(u16, GidEntry)| {
-            let network = networks.iter().find(|n| Gid::from_ip(n.ip) == entry.gid);
-            network
-                .zip(peer)
-                .is_some_and(|(n, peer)| n.prefix().contains(peer.to_ip()))
-        };
-        let mut of_kind = entries.iter().filter(fits);
-        of_kind.clone().find(near).or_else(|| of_kind.next()).map(local)
+        let fits = |(_, entry): &&(u16, GidEntry)| GidChoice::Kind(version, scope).admits(entry);
+        entries.iter().find(fits).map(local)
     };
     match (choice, peer) {
         (Some(GidChoice::Index(index)), _) => {
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn g01_the_automatic_choice_is_the_routable_ipv4() {
-        let chosen = |peer| choose(&table(), None, peer, &[]).map(|l| l.index);
+        let chosen = |peer| choose(&table(), None, peer).map(|l| l.index);
         assert_eq!(chosen(None), Ok(3));
         assert_eq!(chosen(gid("10.0.0.9")), Ok(3));
         assert_eq!(chosen(gid("fe80::9")), Ok(1));
@@ -193,26 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_network_comes_first() {
-        let networks = ["10.0.0.1/24".parse().unwrap(), "10.9.0.1/24".parse().unwrap()];
-        let chosen = |peer| choose(&table(), None, gid(peer), &networks).map(|l| l.index);
-        assert_eq!(chosen("10.9.0.2"), Ok(7));
-        assert_eq!(chosen("10.0.0.2"), Ok(3));
-        assert_eq!(chosen("192.0.2.1"), Ok(3), "through a router");
-    }
-
-    #[test]
     fn g03_without_a_usable_gid_the_reason_is_named() {
-        let error = choose(&[], None, None, &[]).unwrap_err();
+        let error = choose(&[], None, None).unwrap_err();
         assert_eq!(error, "no GID of RoCE v2; the table has no entry");
         let v1 = [(0, entry("fe80::1", RoceVersion::V1))];
-        let error = choose(&v1, None, None, &[]).unwrap_err();
+        let error = choose(&v1, None, None).unwrap_err();
         assert_eq!(error, "no GID of RoCE v2; the table has 0: fe80::1 (RoCE v1)");
     }
 
     #[test]
     fn g04_indices_are_those_of_the_table() {
-        let chosen = |text: &str| choose(&table(), Some(text.parse().unwrap()), None, &[]).map(|l| l.index);
+        let chosen = |text: &str| choose(&table(), Some(text.parse().unwrap()), None).map(|l| l.index);
         assert_eq!(chosen("7"), Ok(7));
         assert_eq!(chosen("roce-v1"), Ok(0));
         assert_eq!(chosen("roce-v2-link-local"), Ok(1));

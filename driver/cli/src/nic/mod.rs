@@ -177,7 +177,43 @@ impl Nic {
     /// # Errors
     /// There is none that fits; the error says what there is.
     pub fn gid(&self, peer: Option<Gid>) -> Result<LocalGid, CliError> {
-        gids::choose(&self.context.gids().entries(), self.choice, peer, &self.addresses)
+        match (peer, &self.agent) {
+            (Some(peer), Ok(agent)) => self.gid_to(agent, RouteQuery::to(peer.to_ip())),
+            _ => self.first_gid(peer),
+        }
+    }
+
+    /// The GID that `ferroce route` says, among those that the user wants.
+    ///
+    /// # Errors
+    /// As [`Nic::gid`].
+    pub fn gid_to(&self, agent: &Agent, query: RouteQuery) -> Result<LocalGid, CliError> {
+        let peer = Gid::from_ip(query.destination);
+        let found = match self.choice {
+            // What is wrong with it is told when the way is looked for.
+            Some(GidChoice::Index(_)) => return self.first_gid(Some(peer)),
+            Some(GidChoice::Kind(version, _)) => agent.route(RouteQuery {
+                version: Some(version),
+                ..query
+            }),
+            None => agent.route(query),
+        };
+        match (found, self.choice) {
+            (Ok(route), choice) if choice.is_none_or(|choice| choice.admits(&route.source)) => Ok(LocalGid {
+                index: route.sgid_index,
+                entry: route.source,
+            }),
+            // Whoever tells the next hop's MAC may send anywhere.
+            (Err(error), None) if self.peer_mac.is_none() => {
+                Err(failed("no GID for a connection to the peer")(error))
+            }
+            _ => self.first_gid(Some(peer)),
+        }
+    }
+
+    /// The first that fits, whatever the way.
+    fn first_gid(&self, peer: Option<Gid>) -> Result<LocalGid, CliError> {
+        gids::choose(&self.context.gids().entries(), self.choice, peer)
             .map_err(|reason| CliError::Other(format!("{}: {reason}", self.name)))
     }
 
@@ -237,9 +273,13 @@ impl Nic {
         let mut path = match (self.peer_mac, &self.agent) {
             (Some(mac), _) => Path::new(local.index, peer, mac),
             (None, Ok(agent)) => {
+                let ip = peer.to_ip();
+                // A link-local address is one in each VLAN; the GID says which.
+                let on_link = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
                 let query = RouteQuery {
                     sgid_index: Some(local.index),
-                    ..RouteQuery::to(peer.to_ip())
+                    vlan: on_link.then_some(local.entry.vlan),
+                    ..RouteQuery::to(ip)
                 };
                 let route = agent.route_to(query, Instant::now() + patience);
                 let route = route.map_err(failed("the way to the peer"))?;
