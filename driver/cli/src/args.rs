@@ -8,7 +8,7 @@ use ferroce::host::Host;
 use ferroce::port::MacAddress;
 use ferroce_nic_model::profile::Profile as NicProfile;
 
-use crate::cmtools::{CmArgs, CmtimeArgs};
+use crate::cmtools::{CmtimeArgs, MessagesArgs};
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
@@ -44,7 +44,7 @@ impl Command {
             Command::Pingpong(args) => args.json,
             Command::Perf(args) => args.json,
             Command::Rping(args) => args.json,
-            Command::Ucmatose(args) | Command::Udaddy(args) => args.json,
+            Command::Ucmatose(args) | Command::Udaddy(args) => args.cm.json,
             Command::Cmtime(args) => args.cm.json,
             Command::Operations(_) | Command::Perftest(_) => true,
             Command::Route(args) => args.json,
@@ -84,10 +84,10 @@ pub enum Command {
     Rping(RpingArgs),
     /// Connect by the connection manager and send messages, the server first. The peer is another `ferroce ucmatose`, or
     /// `ucmatose` on Linux.
-    Ucmatose(CmArgs),
+    Ucmatose(MessagesArgs),
     /// Find a datagram service by the connection manager and send messages, the client first. The peer is another
     /// `ferroce udaddy`, or `udaddy` on Linux.
-    Udaddy(CmArgs),
+    Udaddy(MessagesArgs),
     /// Make many connections by the connection manager at once, and say how long it takes. The peer is another
     /// `ferroce cmtime`, or `cmtime` on Linux, which wants to talk by TCP as well (--sync).
     Cmtime(CmtimeArgs),
@@ -131,9 +131,16 @@ pub struct FaultArgs {
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = fraction)]
     pub mark: f64,
 
-    /// Seed of the faults, and of random data: the same seed gives the same faults.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub seed: u64,
+    /// Seed of the faults, and of random data: the same seed gives the same faults. 1 by default.
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+}
+
+impl FaultArgs {
+    /// Seed of the faults, and of random data.
+    pub fn seed(&self) -> u64 {
+        self.seed.unwrap_or(1)
+    }
 }
 
 /// Which frames of a wire to somebody else suffer its faults.
@@ -179,18 +186,23 @@ pub struct DemoArgs {
 
     /// Be the side to which the file goes, with one `--device`; the other side is this program elsewhere, which says
     /// `--connect`. TCP port, 0 for any; over it the sides say where they are.
-    #[arg(long, value_name = "PORT", requires = "devices", conflicts_with_all = ["connect", "file", "size"])]
+    #[arg(
+        long,
+        value_name = "PORT",
+        requires = "devices",
+        conflicts_with_all = ["connect", "file", "size", "mtu", "seed"]
+    )]
     pub listen: Option<u16>,
 
     /// Be the side that sends the file, with one `--device`, to the side that listens there.
-    #[arg(long, value_name = "HOST:PORT", requires = "devices")]
+    #[arg(long, value_name = "HOST:PORT", requires = "devices", conflicts_with = "out")]
     pub connect: Option<String>,
 
     /// Which kind of RoCE frames go over the wire.
     #[arg(long, value_enum, default_value_t = GidKind::RoceV2Ipv4)]
     pub gid: GidKind,
 
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. The side that connects chooses.
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = path_mtu)]
     pub mtu: u16,
 

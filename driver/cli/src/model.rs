@@ -180,7 +180,7 @@ fn link(error: LinkError) -> CliError {
 
 fn wire_faults(args: &FaultArgs) -> Faults {
     Faults {
-        seed: args.seed,
+        seed: args.seed(),
         loss: args.loss,
         duplicate: args.duplicate,
         reorder: args.reorder,

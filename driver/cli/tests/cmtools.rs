@@ -78,6 +78,15 @@ fn many_connections_are_made_at_once_and_ended() {
 }
 
 #[test]
+fn cmtime_has_no_messages() {
+    for option in ["-C", "-S"] {
+        let said = run(["cmtime", "-d", "model:none", option, "5"]);
+        assert_eq!(said.code, Some(2), "{said:?}");
+        assert!(said.err.contains(option), "{said:?}");
+    }
+}
+
+#[test]
 fn step_is_kept_by_tcp_as_linux_does_it() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let sync = free.local_addr().expect("bound").to_string();

@@ -71,4 +71,15 @@ fn what_does_not_go_together_is_told() {
         &["demo", "--listen", "0", "--connect", "a:1", "--device", nic],
         "--connect",
     );
+    // The other side chooses.
+    for option in ["--mtu", "--seed"] {
+        refused(
+            &["demo", "--listen", "0", "--device", nic, option, "1024"],
+            option,
+        );
+    }
+    refused(
+        &["demo", "--connect", "a:1", "--device", nic, "--out", "copy"],
+        "--out",
+    );
 }

@@ -345,6 +345,10 @@ fn options_that_do_not_go_together_are_named() {
         "both",
     ];
     refused(&both, 1, "--faults-on is for a NIC model");
+    for (option, value) in [("--profile", "connectx5"), ("--seed", "1")] {
+        let given = ["pingpong", "rc", "-d", "vfio-user:/nowhere", "-p", "0", option, value];
+        refused(&given, 1, &format!("{option} is for a NIC model"));
+    }
     let other = ["pingpong", "rc", "-d", "model:none", "--cnp-dscp", "64"];
     refused(&other, 2, "0..=63");
     // Two models on a cable have faults both ways anyway.

@@ -29,6 +29,29 @@ pub enum Tool {
     Cmtime,
 }
 
+/// Arguments of those that send messages.
+#[derive(Debug, Args)]
+pub struct MessagesArgs {
+    /// What it has in common with `cmtime`.
+    #[command(flatten)]
+    pub cm: CmArgs,
+
+    /// Messages of each side on each connection; both sides have to be told the same.
+    #[arg(short = 'C', long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub messages: u32,
+
+    /// Bytes of a message; both sides have to be told the same.
+    #[arg(short = 'S', long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub size: u32,
+}
+
+impl MessagesArgs {
+    /// How many messages there are each way on so many connections.
+    fn all(&self, connections: usize) -> u64 {
+        connections as u64 * u64::from(self.messages)
+    }
+}
+
 /// Arguments of all three.
 #[derive(Debug, Args)]
 pub struct CmArgs {
@@ -47,14 +70,6 @@ pub struct CmArgs {
     /// Connections; both sides have to be told the same.
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: Option<u32>,
-
-    /// Messages of each side on each connection; both sides have to be told the same.
-    #[arg(short = 'C', long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub messages: u32,
-
-    /// Bytes of a message; both sides have to be told the same.
-    #[arg(short = 'S', long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub size: u32,
 
     /// Seconds that the peer may take for its part before this side gives up.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -119,8 +134,8 @@ struct Report {
 }
 
 /// `ferroce ucmatose` or `udaddy`.
-pub fn run(tool: Tool, args: &CmArgs) -> Result<ExitCode, CliError> {
-    tell(tool, args, |nic, manager| match tool {
+pub fn run(tool: Tool, args: &MessagesArgs) -> Result<ExitCode, CliError> {
+    tell(tool, &args.cm, |nic, manager| match tool {
         Tool::Udaddy => udaddy::play(args, nic, manager),
         _ => ucmatose::play(args, nic, manager),
     })

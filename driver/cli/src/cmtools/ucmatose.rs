@@ -6,13 +6,15 @@ use ferroce::cm::{Connection, Event, Listener, Manager};
 use ferroce::verbs::QpType;
 
 use super::ends::Ends;
-use super::{CmArgs, Report, Tool};
+use super::{CmArgs, MessagesArgs, Report, Tool};
 use crate::error::{CliError, failed};
 use crate::nic::Nic;
 
-pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+pub fn play(messages: &MessagesArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+    let args = &messages.cm;
     let count = args.connections(Tool::Ucmatose);
-    let mut ends = Ends::new(nic, count, args.messages, args.size as usize, QpType::Rc)?;
+    let size = messages.size as usize;
+    let mut ends = Ends::new(nic, count, messages.messages, size, QpType::Rc)?;
     let started = Instant::now();
     let mut connections = match args.server(Tool::Ucmatose) {
         Some(server) => {
@@ -25,7 +27,7 @@ pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliEr
         None => accept(args, manager, &ends, count)?,
     };
     let took = started.elapsed();
-    let all = count as u64 * u64::from(args.messages);
+    let all = messages.all(count);
     let deadline = args.deadline();
     if args.peer.is_none() {
         args.progress("connected; sending first");

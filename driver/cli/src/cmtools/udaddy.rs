@@ -7,17 +7,19 @@ use ferroce::ids::Qpn;
 use ferroce::verbs::{Ah, Path, Qp, QpType};
 
 use super::ends::{Ends, To};
-use super::{CmArgs, Report, Tool};
+use super::{CmArgs, MessagesArgs, Report, Tool};
 use crate::error::{CliError, failed};
 use crate::nic::Nic;
 
 /// The Q_Key of Linux's `rdma_cm` for datagrams (`RDMA_UDP_QKEY`).
 const QKEY: u32 = 0x0123_4567;
 
-pub fn play(args: &CmArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+pub fn play(messages: &MessagesArgs, nic: &Nic, manager: &Manager) -> Result<Report, CliError> {
+    let args = &messages.cm;
     let count = args.connections(Tool::Udaddy);
-    let mut ends = Ends::new(nic, count, args.messages, args.size as usize, QpType::Ud)?;
-    let all = count as u64 * u64::from(args.messages);
+    let size = messages.size as usize;
+    let mut ends = Ends::new(nic, count, messages.messages, size, QpType::Ud)?;
+    let all = messages.all(count);
     let started = Instant::now();
     let took = if args.peer.is_some() {
         let mut peers = find(args, manager, &ends, count)?;

@@ -94,7 +94,7 @@ fn content(args: &DemoArgs) -> Result<Vec<u8>, CliError> {
         None => {
             // The size is bounded by its argument.
             let mut bytes = vec![0; args.size as usize];
-            StdRng::seed_from_u64(args.faults.seed).fill_bytes(&mut bytes);
+            StdRng::seed_from_u64(args.faults.seed()).fill_bytes(&mut bytes);
             Ok(bytes)
         }
     }

@@ -32,6 +32,7 @@ use super::{content, hash, open_out, progress, write};
 use crate::args::{DemoArgs, MAX_BYTES};
 use crate::error::{CliError, failed, first_error};
 use crate::exchange;
+use crate::nic;
 use crate::output::say;
 
 /// The longest that a peer may say, in bytes.
@@ -241,10 +242,6 @@ fn own_end(node: &Node, args: &DemoArgs, side: &Side) -> Result<(u16, End), CliE
 
 /// Side A: sends the file, and reads it back.
 fn active(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) -> Result<(), CliError> {
-    if args.out.is_some() {
-        let what = "--out is for the side that listens: the copy is there";
-        return Err(CliError::Other(what.to_string()));
-    }
     let content = content(args)?;
     let len = content.len();
     report.bytes = len;
@@ -351,7 +348,8 @@ fn passive(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) ->
         }
         other => return Err(unexpected(&other)),
     };
-    report.bytes = len;
+    nic::mtu(mtu)?;
+    (report.bytes, report.path_mtu) = (len, mtu);
     let access = Access::supported_by(&node.context);
     let mut side = Side::new(node, len, access)?;
     let counter = Mr::alloc(&side.pd, 8, access).map_err(failed("memory region"))?;

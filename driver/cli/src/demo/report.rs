@@ -19,7 +19,7 @@ use crate::output::print;
 pub struct Report {
     transport: &'static str,
     gid: String,
-    path_mtu: u16,
+    pub path_mtu: u16,
     seed: u64,
     nics: Vec<NicReport>,
     bring_up_ms: f64,
@@ -97,7 +97,7 @@ impl Report {
                 .to_possible_value()
                 .map_or_else(String::new, |v| v.get_name().to_string()),
             path_mtu: args.mtu,
-            seed: args.faults.seed,
+            seed: args.faults.seed(),
             nics: nodes.iter().map(NicReport::new).collect(),
             bring_up_ms: bring_up.as_secs_f64() * 1e3,
             bytes,

@@ -118,7 +118,7 @@ impl ModelProcess {
         ] {
             command.arg(name).arg(value.to_string());
         }
-        command.arg("--seed").arg(args.faults.seed.to_string());
+        command.arg("--seed").arg(args.faults.seed().to_string());
         if let Some(pcap) = &args.pcap {
             command.arg("--pcap").arg(pcap);
         }

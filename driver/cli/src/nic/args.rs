@@ -69,9 +69,9 @@ pub struct NicArgs {
     #[arg(long, value_name = "MAC", value_parser = own_mac)]
     pub peer_mac: Option<MacAddress>,
 
-    /// Which NIC the model is.
-    #[arg(long, value_enum, default_value_t = Profile::Connectx4)]
-    pub profile: Profile,
+    /// Which NIC the model is; connectx4 by default.
+    #[arg(long, value_enum)]
+    pub profile: Option<Profile>,
 
     /// Write the frames of the model's wire to this file.
     #[arg(long, value_name = "FILE")]
@@ -103,6 +103,15 @@ impl NicArgs {
         })
     }
 
+    /// The same for a tool that has random data of its own: --seed is for these, too, whatever the NIC is.
+    pub fn with_data_of_seed(&self) -> NicArgs {
+        let mut args = self.clone();
+        if matches!(args.device, Device::Function(_)) {
+            args.faults.seed = None;
+        }
+        args
+    }
+
     /// Whether the options go together.
     ///
     /// # Errors
@@ -114,7 +123,9 @@ impl NicArgs {
         }
         let faults = self.faults;
         let given = [
+            ("--profile", self.profile.is_some()),
             ("--pcap", self.pcap.is_some()),
+            ("--seed", faults.seed.is_some()),
             ("--loss", faults.loss != 0.0),
             ("--reorder", faults.reorder != 0.0),
             ("--duplicate", faults.duplicate != 0.0),

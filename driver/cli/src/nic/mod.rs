@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 pub use self::args::{Device, NicArgs};
 pub use self::gids::{GidChoice, LocalGid};
+use crate::args::Profile;
 use crate::error::{CliError, chain, failed, first_error};
 use crate::model::{self, SingleNic};
 
@@ -343,7 +344,7 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
     };
     let pcap = args.pcap.as_deref().map(model::create_pcap).transpose()?;
     let runner = model::single(&SingleNic {
-        profile: args.profile,
+        profile: args.profile.unwrap_or(Profile::Connectx4),
         no_reset: false,
         mac: args.mac.unwrap_or_else(|| wire.default_mac()),
         wires: std::slice::from_ref(wire),

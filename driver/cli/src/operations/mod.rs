@@ -74,7 +74,8 @@ impl OperationsArgs {
 }
 
 pub fn run(args: &OperationsArgs) -> Result<ExitCode, CliError> {
-    let (counts, counted) = Nic::open(&args.nic)?.with(|nic| Ok((play(args, nic)?, nic.counted())))?;
+    let nic = Nic::open(&args.nic.with_data_of_seed())?;
+    let (counts, counted) = nic.with(|nic| Ok((play(args, nic)?, nic.counted())))?;
     say!(
         "{}",
         json!({ "ok": true, "operations": counts, "counters": counted })
@@ -85,7 +86,7 @@ pub fn run(args: &OperationsArgs) -> Result<ExitCode, CliError> {
 fn play(args: &OperationsArgs, nic: &Nic) -> Result<BTreeMap<String, u64>, CliError> {
     let stream = exchange::connect(&args.peer, args.port, args.patience())?;
     let mut talk = Talk::new(stream)?;
-    let seed = args.nic.faults.seed;
+    let seed = args.nic.faults.seed();
     let mut side = Side::new(nic, seed)?;
     let peer = talk.hello(&side.describe(nic, args.mtu, seed)?)?;
     side.connect(nic, args, &peer)?;

@@ -92,9 +92,18 @@ impl PingpongArgs {
         self.server.is_some()
     }
 
+    /// The NIC. Whoever compares messages has random ones.
+    pub fn nic(&self) -> NicArgs {
+        if self.check && self.is_client() {
+            self.nic.with_data_of_seed()
+        } else {
+            self.nic.clone()
+        }
+    }
+
     /// Whether the options go together.
     pub fn check(&self) -> Result<(), CliError> {
-        self.nic.check()?;
+        self.nic().check()?;
         if self.size() > MAX_SIZE {
             let text = format!(
                 "--size {} is more than the {MAX_SIZE} bytes that a message may have",

@@ -100,7 +100,7 @@ impl Content {
         Content {
             check: args.check,
             client,
-            random: StdRng::seed_from_u64(args.nic.faults.seed),
+            random: StdRng::seed_from_u64(args.nic.faults.seed()),
             sent: vec![0; bytes],
             got: vec![0; bytes],
         }

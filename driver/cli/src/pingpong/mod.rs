@@ -23,7 +23,7 @@ use crate::output::say;
 pub fn run(args: &PingpongArgs) -> Result<ExitCode, CliError> {
     args.check()?;
     let meeting = Meeting::start(args)?;
-    let report = Nic::open(&args.nic)?.with(|nic| play(args, meeting, nic))?;
+    let report = Nic::open(&args.nic())?.with(|nic| play(args, meeting, nic))?;
     report.print(args.json)?;
     Ok(ExitCode::SUCCESS)
 }
