@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
 
 use crate::error::CliError;
 
@@ -129,29 +127,6 @@ pub fn accept(listener: &TcpListener, patience: Duration) -> Result<TcpStream, C
         .accept()
         .map_err(|e| CliError::System("can't accept a connection", e))?;
     prepare(stream, patience)
-}
-
-/// As [`accept`], but waits no longer than `patience` for the client either.
-///
-/// # Errors
-/// No client has come, or what the system says.
-pub fn accept_in_time(listener: &TcpListener, patience: Duration) -> Result<TcpStream, CliError> {
-    let deadline = Instant::now() + patience;
-    let wait = || {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec {
-            tv_sec: left.as_secs() as i64,
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout))
-    };
-    match retry_on_intr(wait) {
-        Ok(0) => Err(CliError::Other(
-            "no client has connected by TCP in time (--timeout)".to_string(),
-        )),
-        Ok(_) => accept(listener, patience),
-        Err(error) => Err(CliError::System("can't wait for a connection", error.into())),
-    }
 }
 
 /// Connects to a server, which may start a little later than this.
@@ -293,15 +268,6 @@ mod tests {
             psn: 0xabc123,
             gid: Gid::from_ip("10.9.0.2".parse().unwrap()),
         }
-    }
-
-    #[test]
-    fn a_client_that_does_not_come_is_not_waited_for() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let nobody = accept_in_time(&listener, Duration::from_millis(1)).unwrap_err();
-        assert!(nobody.to_string().contains("--timeout"), "{nobody}");
-        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        accept_in_time(&listener, Duration::from_secs(20)).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod pair;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::time::Duration;
 
 use common::{Said, ferroce, run};
 use pair::Pair;
@@ -18,7 +19,17 @@ fn both(tool: &str, options: &[&str], address: &str) -> (Said, Said) {
 }
 
 /// As [`both`], with options for the server and others for the client.
-fn each(tool: &str, [server, client]: [&[&str]; 2], address: &str) -> (Said, Said) {
+fn each(tool: &str, options: [&[&str]; 2], address: &str) -> (Said, Said) {
+    each_after(tool, options, address, Duration::ZERO)
+}
+
+/// As [`each`], with a client that comes so much later than its server.
+fn each_after(
+    tool: &str,
+    [server, client]: [&[&str]; 2],
+    address: &str,
+    later: Duration,
+) -> (Said, Said) {
     let pair = Pair::new();
     let mut process = ferroce([tool])
         .args(pair.nic(0))
@@ -31,6 +42,7 @@ fn each(tool: &str, [server, client]: [&[&str]; 2], address: &str) -> (Said, Sai
     let mut text = String::new();
     out.read_line(&mut text).expect("UTF-8");
     assert!(text.starts_with("listening at 0.0.0.0:"), "{text}");
+    std::thread::sleep(later);
     let args = [tool, "-s", address, "--json"].map(str::to_string).into_iter();
     let client = run(args
         .chain(pair.nic(1))
@@ -75,6 +87,17 @@ fn datagrams_go_to_a_service_and_back() {
 fn many_connections_are_made_at_once_and_ended() {
     let result = well(&both("cmtime", &["-c", "64"], "10.9.0.2"));
     assert_eq!(result["connections"], 64);
+}
+
+#[test]
+fn servers_wait_for_their_first_client_without_end() {
+    std::thread::scope(|scope| {
+        for tool in ["ucmatose", "udaddy", "cmtime"] {
+            // By then one that waits for its --timeout has gone.
+            let (options, later) = ([&["-c", "2", "--timeout", "4"][..], &["-c", "2"]], 5);
+            scope.spawn(move || well(&each_after(tool, options, "10.9.0.2", Duration::from_secs(later))));
+        }
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 pub use self::cmtime::CmtimeArgs;
 use crate::error::CliError;
-use crate::nic::{Nic, NicArgs};
+use crate::nic::{self, Nic, NicArgs};
 use crate::output::say;
 
 /// Which of the tools.
@@ -71,7 +71,7 @@ pub struct CmArgs {
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub connections: Option<u32>,
 
-    /// Seconds that the peer may take for its part before this side gives up.
+    /// Seconds that the peer may take for its part before this side gives up. A server waits for its first client without end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
 
@@ -83,6 +83,11 @@ pub struct CmArgs {
 impl CmArgs {
     fn deadline(&self) -> Instant {
         Instant::now() + self.patience()
+    }
+
+    /// Until when a server waits for a client, which may take its time if it is the first.
+    fn client_by(&self, first: bool) -> Instant {
+        if first { nic::far() } else { self.deadline() }
     }
 
     fn patience(&self) -> Duration {

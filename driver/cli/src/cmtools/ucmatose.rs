@@ -63,8 +63,8 @@ fn accept(args: &CmArgs, manager: &Manager, ends: &Ends, count: usize) -> Result
     let address = args.own(Tool::Ucmatose);
     let mut listener = Listener::bind(manager, address).map_err(failed("can't listen"))?;
     args.progress(&format!("listening at {}", listener.local_address()));
-    let next = |_| {
-        let request = listener.next_request(args.deadline());
+    let next = |number| {
+        let request = listener.next_request(args.client_by(number == 0));
         let request = request.map_err(failed("waiting for a client"))?;
         let accepted = request.accept(ends.qp(None)?, &args.params(), args.deadline());
         accepted.map_err(failed("the connection"))

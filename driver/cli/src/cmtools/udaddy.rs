@@ -99,8 +99,8 @@ fn offer(args: &CmArgs, manager: &Manager, ends: &Ends, count: usize) -> Result<
     let address = args.own(Tool::Udaddy);
     let mut listener = DatagramListener::bind(manager, address).map_err(failed("can't listen"))?;
     args.progress(&format!("listening at {}", listener.local_address()));
-    let one = |_| {
-        let request = listener.next_request(args.deadline());
+    let one = |number| {
+        let request = listener.next_request(args.client_by(number == 0));
         let request = request.map_err(failed("waiting for a client"))?;
         let (qp, path) = (ends.qp(Some(QKEY))?, *request.path());
         let answered = request.accept(qp.qpn(), QKEY, &[]);

@@ -364,6 +364,11 @@ fn function(args: &NicArgs) -> Result<(Arc<dyn PciFunction>, Option<Model>), Cli
     Ok((Arc::new(function), Some(Model { runner, pcap })))
 }
 
+/// A time that is as good as none, for who waits without end.
+pub fn far() -> Instant {
+    Instant::now() + Duration::from_secs(365 * 24 * 3600)
+}
+
 /// The path MTU of that many bytes.
 ///
 /// # Errors

@@ -31,8 +31,6 @@ use crate::output::say;
 
 /// How long between two tries to reach a server that is not there yet.
 const RETRY: Duration = Duration::from_millis(50);
-/// A server waits for its client as long as anybody could want to.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Connects both sides' queue pairs: what they talk over, and the peer's memory.
 pub fn meet(
@@ -161,7 +159,7 @@ fn serve(
     if args.port == 0 && !args.json {
         say!("  listening at RDMA port {}", listener.local_address().port());
     }
-    let request = listener.next_request(Instant::now() + FAR);
+    let request = listener.next_request(nic::far());
     let request = request.map_err(failed("waiting for a client"))?;
     let client = match admit(args, &request) {
         Ok(client) => client,

@@ -24,7 +24,7 @@ use serde_json::json;
 
 use self::ends::Ends;
 use crate::error::{CliError, chain, failed};
-use crate::nic::{Nic, NicArgs};
+use crate::nic::{self, Nic, NicArgs};
 use crate::output::say;
 
 /// What `rping` takes at most.
@@ -139,10 +139,8 @@ fn serve(args: &RpingArgs, nic: &Nic, manager: &Manager, show: bool) -> Result<u
     if !args.json {
         say!("listening at {}", listener.local_address());
     }
-    // As long as anybody could want to wait.
-    let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
     let request = listener
-        .next_request(far)
+        .next_request(nic::far())
         .map_err(failed("waiting for a client"))?;
     let (qp, mut ends) = Ends::new(nic, args.size as usize)?;
     let accepted = request.accept(qp, &args.params(), Instant::now() + args.patience());
