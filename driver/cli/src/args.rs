@@ -26,7 +26,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// Say more: -v the driver's warnings and what it does, -vv everything (RUST_LOG refines it).
+    /// Say more than warnings: -v what the driver does, -vv everything (RUST_LOG refines it).
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }

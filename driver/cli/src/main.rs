@@ -35,7 +35,7 @@ use crate::output::say;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match cli.verbose {
-        0 => "error",
+        0 => "warn",
         1 => "info",
         _ => "trace",
     };

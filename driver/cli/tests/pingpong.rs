@@ -222,6 +222,18 @@ fn listener() -> std::net::TcpListener {
 }
 
 #[test]
+fn a_choice_that_is_not_the_best_gets_a_warning() {
+    let options = ["--address", "10.9.0.9/24", "--gid", "7"];
+    let (server, client) = Pair::new().run(&["pingpong", "rc", "-n", "5"], &[], &options);
+    assert_eq!((client.code, server.code), (Some(0), Some(0)), "{client:?} {server:?}");
+    assert!(client.out.contains("GID ::ffff:10.9.0.9"), "{client:?}");
+    assert!(
+        client.err.contains("WARN") && client.err.contains("GID 3: 10.9.0.1"),
+        "{client:?}"
+    );
+}
+
+#[test]
 fn a_server_takes_the_gid_that_route_says() {
     let folder = tempfile::tempdir().unwrap();
     let end = |name: &str| folder.path().join(name).display().to_string();

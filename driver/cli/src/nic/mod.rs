@@ -285,7 +285,7 @@ impl Nic {
                 let route = agent.route_to(query, Instant::now() + patience);
                 let route = route.map_err(failed("the way to the peer"))?;
                 if let Some(better) = route.better() {
-                    log::warn!("{better}");
+                    log::warn!("GID {}, to {ip}: {better}", local.index);
                 }
                 route
                     .path()
