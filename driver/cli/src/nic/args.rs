@@ -210,6 +210,13 @@ pub enum Device {
     Model(Wire),
 }
 
+impl Device {
+    /// Whether no hardware is behind it: a model in this process, or one that another process serves.
+    pub fn is_software(&self) -> bool {
+        matches!(self, Device::Model(_) | Device::Function(FunctionAddress::VfioUser(_)))
+    }
+}
+
 impl FromStr for Device {
     type Err = String;
 
@@ -257,6 +264,9 @@ mod tests {
             "vfio-user:/x".parse(),
             Ok(Device::Function(FunctionAddress::VfioUser(_)))
         ));
+        for (text, software) in [("model:none", true), ("vfio-user:/x", true), ("3b:00.0", false)] {
+            assert_eq!(text.parse::<Device>().map(|device| device.is_software()), Ok(software));
+        }
         assert!("model".parse::<Device>().unwrap_err().contains("dgram"));
         assert!("eth0".parse::<Device>().unwrap_err().contains("model:"));
     }

@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::args::{PerfArgs, Test};
 use crate::error::CliError;
-use crate::nic::Device;
 use crate::output::{print, say};
 use crate::perftest;
 
@@ -180,7 +179,7 @@ pub fn warnings(args: &PerfArgs) -> Vec<String> {
     if cfg!(debug_assertions) {
         found.push("this is a debug build; measure with cargo build --release".to_string());
     }
-    if matches!(args.nic.device, Device::Model(_)) {
+    if args.nic.device.is_software() {
         found.push("the NIC is a software model: its figures are those of this machine's cores".to_string());
     }
     let faults = args.nic.faults;
