@@ -9,6 +9,7 @@ use ferroce::port::MacAddress;
 use ferroce_nic_model::profile::Profile as NicProfile;
 
 use crate::cmtools::{CmtimeArgs, MessagesArgs};
+use crate::error::CliError;
 use crate::exercise::Step;
 use crate::link::LinkArgs;
 use crate::operations::OperationsArgs;
@@ -141,6 +142,28 @@ impl FaultArgs {
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(1)
     }
+
+    /// The options that give a program the same faults.
+    pub fn arguments(&self) -> Vec<String> {
+        let FaultArgs {
+            loss,
+            reorder,
+            duplicate,
+            corrupt,
+            mark,
+            seed,
+        } = self;
+        let fractions = [
+            ("--loss", loss),
+            ("--reorder", reorder),
+            ("--duplicate", duplicate),
+            ("--corrupt", corrupt),
+            ("--mark", mark),
+        ];
+        let fractions = fractions.map(|(name, value)| format!("{name}={value}"));
+        let seed = seed.map(|seed| format!("--seed={seed}"));
+        fractions.into_iter().chain(seed).collect()
+    }
 }
 
 /// Which frames of a wire to somebody else suffer its faults.
@@ -206,6 +229,10 @@ pub struct DemoArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = path_mtu)]
     pub mtu: u16,
 
+    /// Traffic class of the packets: DSCP in the upper 6 bits, ECN in the lower 2. --mark marks those with an ECN of 1 or 2.
+    #[arg(long, value_name = "BYTE", default_value_t = 0)]
+    pub traffic_class: u8,
+
     /// Which NIC the models are.
     #[arg(long, value_enum, default_value_t = Profile::Connectx4)]
     pub profile: Profile,
@@ -221,6 +248,24 @@ pub struct DemoArgs {
     /// Print one JSON object on standard output instead of text.
     #[arg(long)]
     pub json: bool,
+}
+
+impl DemoArgs {
+    /// Whether the options go together.
+    ///
+    /// # Errors
+    /// Marks that no frame would get.
+    pub fn check(&self) -> Result<(), CliError> {
+        // ECT(1) and ECT(0) (RFC 3168, 5).
+        if self.faults.mark > 0.0 && !matches!(self.traffic_class & 3, 1 | 2) {
+            return Err(CliError::Other(format!(
+                "--mark {} marks frames that take part in ECN, which those of --traffic-class {} don't; give one with an ECN \
+                 of 1 or 2, such as 2",
+                self.faults.mark, self.traffic_class
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// Arguments of `model`.
@@ -551,6 +596,26 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn faults_can_be_told_to_another_program() {
+        #[derive(Debug, Parser)]
+        struct Faults {
+            #[command(flatten)]
+            faults: FaultArgs,
+        }
+        for given in [
+            &[][..],
+            &["--loss=0.1", "--reorder=0.2", "--duplicate=0.3", "--corrupt=1", "--mark=0.5", "--seed=7"],
+        ] {
+            let told = |args: &[String]| {
+                Faults::parse_from(std::iter::once("model").chain(args.iter().map(String::as_str))).faults
+            };
+            let given: Vec<_> = given.iter().map(|option| option.to_string()).collect();
+            let faults = told(&given);
+            assert_eq!(format!("{:?}", told(&faults.arguments())), format!("{faults:?}"));
+        }
     }
 
     #[test]

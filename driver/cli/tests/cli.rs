@@ -2,6 +2,9 @@
 
 mod common;
 
+#[path = "common/wire.rs"]
+mod wire;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -447,6 +450,28 @@ fn the_demo_is_right_on_a_bad_wire_and_over_vfio_user() {
                 .as_u64()
                 .is_some_and(|n| n > 0)
         );
+    }
+}
+
+#[test]
+fn the_demos_wire_marks_frames_that_take_part_in_ecn() {
+    let folder = tempfile::tempdir().unwrap();
+    for transport in ["in-process", "vfio-user"] {
+        let pcap = folder.path().join(transport);
+        let path = name(&pcap);
+        let marks = ["--mark", "0.5", "--transport", transport, "--pcap", &path];
+        assert_refused(
+            &run(["demo"].iter().chain(&marks)),
+            1,
+            &["--mark 0.5", "--traffic-class"],
+        );
+        demo_json(&[&marks[..], &["--traffic-class", "106"]].concat());
+        let frames = wire::roce_frames(&pcap);
+        let marked = frames.iter().filter(|frame| frame.traffic_class == 107).count();
+        assert!(marked > frames.len() / 4, "{marked} of {}", frames.len());
+        // But for the notifications.
+        let others = frames.iter().filter(|frame| frame.traffic_class & !1 != 106).count();
+        assert!(others < frames.len() / 2, "{others} of {}", frames.len());
     }
 }
 

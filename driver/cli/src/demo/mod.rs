@@ -25,6 +25,7 @@ use crate::args::{DemoArgs, MAX_BYTES};
 use crate::error::{CliError, chain};
 
 pub fn run(args: &DemoArgs) -> Result<ExitCode, CliError> {
+    args.check()?;
     if args.listen.is_some() || args.connect.is_some() {
         return remote::run(args);
     }

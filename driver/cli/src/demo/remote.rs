@@ -27,12 +27,11 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use super::report::Report;
-use super::side::{COUNTER, Chunks, End, PATIENCE, Receiver, SMALL_WRITES, Side, Writer};
+use super::side::{COUNTER, Chunks, Class, End, PATIENCE, Receiver, SMALL_WRITES, Side, Writer};
 use super::{content, hash, open_out, progress, write};
 use crate::args::{DemoArgs, MAX_BYTES};
 use crate::error::{CliError, failed, first_error};
 use crate::exchange;
-use crate::nic;
 use crate::output::say;
 
 /// The longest that a peer may say, in bytes.
@@ -264,7 +263,7 @@ fn active(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) -> 
         } => (End::from(end), file.into(), counter.into(), atomics),
         other => return Err(unexpected(&other)),
     };
-    side.connect((index, own.psn), &peer, args.mtu, TIMEOUT)?;
+    side.connect((index, own.psn), &peer, &Class::of(args), TIMEOUT)?;
 
     progress.set_message("write");
     let started = Instant::now();
@@ -348,14 +347,14 @@ fn passive(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) ->
         }
         other => return Err(unexpected(&other)),
     };
-    nic::mtu(mtu)?;
     (report.bytes, report.path_mtu) = (len, mtu);
     let access = Access::supported_by(&node.context);
     let mut side = Side::new(node, len, access)?;
     let counter = Mr::alloc(&side.pd, 8, access).map_err(failed("memory region"))?;
     counter.write_u64(0, COUNTER).map_err(failed("memory region"))?;
     let (index, own) = own_end(node, args, &side)?;
-    side.connect((index, own.psn), &peer, mtu, TIMEOUT)?;
+    let class = Class { mtu, ..Class::of(args) };
+    side.connect((index, own.psn), &peer, &class, TIMEOUT)?;
     talk.say(&Word::Welcome {
         end: own.into(),
         file: side.file.remote(0).into(),

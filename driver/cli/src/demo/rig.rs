@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use clap::ValueEnum;
 use ferroce::function::{self, FunctionAddress, InProcess, PciFunction};
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::testbed::Testbed;
 
-use crate::args::{DemoArgs, Profile, Transport};
+use crate::args::{DemoArgs, Transport};
 use crate::error::CliError;
 use crate::model;
 
@@ -109,16 +110,10 @@ impl ModelProcess {
         for socket in &sockets {
             command.arg("--socket").arg(socket);
         }
-        command.args(["--profile", profile_name(args.profile)]);
-        for (name, value) in [
-            ("--loss", args.faults.loss),
-            ("--reorder", args.faults.reorder),
-            ("--duplicate", args.faults.duplicate),
-            ("--corrupt", args.faults.corrupt),
-        ] {
-            command.arg(name).arg(value.to_string());
+        if let Some(profile) = args.profile.to_possible_value() {
+            command.args(["--profile", profile.get_name()]);
         }
-        command.arg("--seed").arg(args.faults.seed().to_string());
+        command.args(args.faults.arguments());
         if let Some(pcap) = &args.pcap {
             command.arg("--pcap").arg(pcap);
         }
@@ -166,15 +161,5 @@ impl Drop for ModelProcess {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-    }
-}
-
-fn profile_name(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Connectx4 => "connectx4",
-        Profile::Minimal => "minimal",
-        Profile::Connectx5 => "connectx5",
-        Profile::Connectx6dx => "connectx6dx",
-        Profile::Vf => "vf",
     }
 }

@@ -7,15 +7,17 @@ use ferroce::gid::Gid;
 use ferroce::ids::Qpn;
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
-    Access, BufferOp, CounterSet, Counters, Cq, CqConfig, CqPoller, LocalBuffer, Mr, Mtu, Path, Payload, Pd,
-    Qp, QpConfig, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts, Wc, WcSuccess,
+    Access, BufferOp, CounterSet, Counters, Cq, CqConfig, CqPoller, LocalBuffer, Mr, Path, Payload, Pd, Qp,
+    QpConfig, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts, Wc, WcSuccess,
 };
 use hdrhistogram::Histogram;
 use indicatif::ProgressBar;
 
 use super::node::Node;
 use super::report::Report;
+use crate::args::DemoArgs;
 use crate::error::{CliError, failed};
+use crate::nic;
 
 /// Bytes of one WRITE or READ.
 const CHUNK: usize = 1 << 20;
@@ -49,6 +51,25 @@ pub struct End {
     pub qpn: Qpn,
     /// PSN of its first packet.
     pub psn: u32,
+}
+
+/// What packets are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Class {
+    /// Path MTU in bytes.
+    pub mtu: u16,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+impl Class {
+    /// As the options say.
+    pub fn of(args: &DemoArgs) -> Class {
+        Class {
+            mtu: args.mtu,
+            traffic_class: args.traffic_class,
+        }
+    }
 }
 
 impl Side {
@@ -86,15 +107,13 @@ impl Side {
         &mut self,
         (sgid_index, psn): (u16, u32),
         peer: &End,
-        mtu: u16,
+        class: &Class,
         timeout: u8,
     ) -> Result<(), CliError> {
         const WHAT: &str = "connecting";
-        let mtu = Mtu::ALL
-            .into_iter()
-            .find(|m| m.bytes() == u32::from(mtu))
-            .unwrap_or(Mtu::Mtu1024);
-        let path = Path::new(sgid_index, peer.gid, peer.mac);
+        let mtu = nic::mtu(class.mtu)?;
+        let mut path = Path::new(sgid_index, peer.gid, peer.mac);
+        path.traffic_class = class.traffic_class;
         self.qp.modify_to_init(&ToInit::default()).map_err(failed(WHAT))?;
         let to_rtr = ToRtr {
             mtu,

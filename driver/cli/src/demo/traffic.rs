@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 
 use super::node::Node;
 use super::report::Report;
-use super::side::{COUNTER, Chunks, End, Receiver, SMALL_WRITES, Side, Writer};
+use super::side::{COUNTER, Chunks, Class, End, Receiver, SMALL_WRITES, Side, Writer};
 use crate::args::DemoArgs;
 use crate::error::{CliError, failed};
 
@@ -165,6 +165,7 @@ fn connect(nodes: &[Node; 2], a: &mut Side, b: &mut Side, args: &DemoArgs) -> Re
         ends.push((index, End { mac, gid, qpn, psn }));
     }
     let [(index_a, end_a), (index_b, end_b)] = [ends[0], ends[1]];
-    a.connect((index_a, end_a.psn), &end_b, args.mtu, TIMEOUT)?;
-    b.connect((index_b, end_b.psn), &end_a, args.mtu, TIMEOUT)
+    let class = Class::of(args);
+    a.connect((index_a, end_a.psn), &end_b, &class, TIMEOUT)?;
+    b.connect((index_b, end_b.psn), &end_a, &class, TIMEOUT)
 }

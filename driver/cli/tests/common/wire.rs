@@ -1,5 +1,7 @@
 //! The RoCE v2 frames over IPv4 of a capture.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
 use std::path::Path;
 
 /// What a test looks at of a frame.
