@@ -109,7 +109,7 @@ impl OpenConfig {
         self
     }
 
-    /// VLAN id (0..=4095) of the addresses' packets. By default they are untagged.
+    /// VLAN id (1..=4094) of the addresses' packets. By default they are untagged.
     #[must_use]
     pub fn vlan(mut self, vlan: u16) -> Self {
         self.vlan = Some(vlan);

@@ -13,6 +13,7 @@ use ferroce_firmware_iface::status::{CommandStatus, DeliveryStatus};
 use crate::context::CloseReport;
 use crate::function::{FunctionError, PciFunction};
 use crate::health::HealthReport;
+use crate::link::AddressError;
 use crate::mem::DmaError;
 
 /// Why a firmware command was not carried out.
@@ -295,6 +296,9 @@ pub enum StepError {
     /// The device can't be used any more.
     #[error(transparent)]
     Dead(#[from] DeviceFailure),
+    /// An address that can't be.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// A register or an answer holds what the driver can't work with.
     #[error("{what} is {value:#x}, which must be {limit}")]
     Value {

@@ -16,6 +16,7 @@ use ferroce_firmware_iface::layouts::{RoceAddrLayout, RoceCap};
 use crate::cmdq::lock;
 use crate::error::StepError;
 use crate::hca::Hca;
+use crate::link::check_vlan;
 use crate::port::{MacAddress, PortNumber};
 
 /// Entries that queue pairs can name: `ads.src_addr_index` and an address vector's index have 8 bits.
@@ -135,7 +136,7 @@ pub struct GidEntry {
     pub version: RoceVersion,
     /// Source MAC of the packets.
     pub mac: MacAddress,
-    /// VLAN id (0..=4095), for tagged packets.
+    /// VLAN id (1..=4094), for tagged packets.
     pub vlan: Option<u16>,
 }
 
@@ -143,6 +144,7 @@ impl GidEntry {
     fn layout(&self) -> Result<RoceAddrLayout, StepError> {
         let mut layout = RoceAddrLayout::default();
         layout.set_gid(self.gid.0);
+        check_vlan(self.vlan)?;
         if let Some(vlan) = self.vlan {
             layout.set_vlan_valid(true);
             layout.set_vlan_id(vlan)?;
@@ -349,8 +351,11 @@ mod tests {
         assert_eq!((layout.roce_l3_type(), layout.roce_version()), (1, 2));
         let layout = entry("fe80::1", RoceVersion::V1).layout().unwrap();
         assert_eq!((layout.roce_l3_type(), layout.roce_version()), (0, 0));
-        e.vlan = Some(4096);
-        assert!(e.layout().is_err());
+        for bad in [0, 4095, 4096] {
+            e.vlan = Some(bad);
+            let error = e.layout().unwrap_err().to_string();
+            assert_eq!(error, format!("VLAN {bad}: ids are 1 to 4094"));
+        }
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `ferroce link`: a NIC that answers for its addresses, and tells what happens on its link.
 
 use std::io::BufRead;
-use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use ferroce::link::{Agent, DuplicateDetection, InterfaceAddress, LinkEvent, NeighbourKey};
+use ferroce::link::{
+    AddressError, Agent, DuplicateDetection, InterfaceAddress, LinkEvent, NeighbourKey, Place,
+};
 use serde_json::{Value, json};
 
 use crate::error::{CliError, chain};
@@ -179,16 +180,10 @@ fn text(error: impl std::error::Error) -> String {
     chain(&error)
 }
 
-/// `IP` or `IP@VLAN`.
+/// `IP`, which is on the untagged network, or `IP@VLAN`.
 fn place(text: &str) -> Result<NeighbourKey, String> {
-    let (ip, vlan) = match text.split_once('@') {
-        None => (text, None),
-        Some((ip, vlan)) => (
-            ip,
-            Some(vlan.parse().map_err(|_| format!("{vlan:?} is not a VLAN id"))?),
-        ),
-    };
-    let ip: IpAddr = ip.parse().map_err(|_| format!("{ip:?} is not an IP address"))?;
+    let Place { ip, vlan } = text.parse().map_err(|error: AddressError| error.to_string())?;
+    let vlan = vlan.flatten();
     Ok(NeighbourKey { vlan, ip })
 }
 

@@ -1,12 +1,10 @@
 //! `ferroce route`: which GID a connection to an address would use, and why.
 
-use std::net::IpAddr;
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ferroce::link::{Route, RouteQuery, Verdict};
+use ferroce::link::{Place, Route, RouteQuery, Verdict};
 use serde::Serialize;
 
 use crate::error::{CliError, chain, failed};
@@ -22,7 +20,7 @@ pub struct RouteArgs {
 
     /// The peer's address, such as 10.9.0.2 or fe80::2; with @VLAN in that VLAN only, with @0 outside of all.
     #[arg(value_name = "DESTINATION")]
-    pub destination: Destination,
+    pub destination: Place,
 
     /// Don't ask for the next hop's MAC address.
     #[arg(long)]
@@ -37,34 +35,10 @@ pub struct RouteArgs {
     pub json: bool,
 }
 
-/// An address, in a VLAN or wherever it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    ip: IpAddr,
-    vlan: Option<Option<u16>>,
-}
-
-impl FromStr for Destination {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Destination, String> {
-        let (ip, vlan) = match text.split_once('@') {
-            None => (text, None),
-            Some((ip, vlan)) => {
-                let vlan = vlan.parse().ok().filter(|vlan| *vlan < 4095);
-                let vlan: u16 = vlan.ok_or_else(|| format!("{text:?}: VLAN ids are 1 to 4094, 0 is none"))?;
-                (ip, Some(Some(vlan).filter(|vlan| *vlan != 0)))
-            }
-        };
-        let ip = ip.parse().map_err(|_| format!("{ip:?} is not an IP address"))?;
-        Ok(Destination { ip, vlan })
-    }
-}
-
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..=3600.0).contains(&value) => Ok(value),
-        _ => Err("a number of seconds from 0 to 3600".to_string()),
+        _ => Err("it must be a number of seconds from 0 to 3600".to_string()),
     }
 }
 
@@ -84,7 +58,7 @@ struct Found {
 }
 
 fn find(args: &RouteArgs, nic: &Nic) -> Result<Found, CliError> {
-    let Destination { ip, vlan } = args.destination;
+    let Place { ip, vlan } = args.destination;
     let agent = nic.agent()?;
     let mut query = RouteQuery {
         vlan,
@@ -189,21 +163,4 @@ fn json(found: &Found) -> Result<String, CliError> {
     let mut text = serde_json::to_string_pretty(&report).map_err(failed("JSON"))?;
     text.push('\n');
     Ok(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn destinations_may_name_their_vlan() {
-        let ip = "fe80::2".parse().unwrap();
-        let destination = |text: &str| text.parse::<Destination>().map(|d| (d.ip, d.vlan));
-        assert_eq!(destination("fe80::2"), Ok((ip, None)));
-        assert_eq!(destination("fe80::2@0"), Ok((ip, Some(None))));
-        assert_eq!(destination("fe80::2@100"), Ok((ip, Some(Some(100)))));
-        for bad in ["", "peer", "fe80::2@4095", "fe80::2@", "10.0.0.0/8"] {
-            assert!(destination(bad).is_err(), "{bad}");
-        }
-    }
 }

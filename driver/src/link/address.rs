@@ -117,7 +117,7 @@ pub(super) fn is_station(ip: IpAddr) -> bool {
 
 /// An address of the NIC: which, how much of the network is on the link with it, and in which VLAN.
 ///
-/// Written `IP/PREFIX`, or `IP/PREFIX@VLAN`: `10.9.0.1/24`, `fd00:9::1/64@100`.
+/// Written `IP/PREFIX`, or `IP/PREFIX@VLAN`: `10.9.0.1/24`, `fd00:9::1/64@100`. `@0` is untagged, too ([`split_vlan`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct InterfaceAddress {
     /// The address.
@@ -183,10 +183,51 @@ impl InterfaceAddress {
 }
 
 /// VLAN ids 0 and 4095 name no VLAN (IEEE 802.1Q, table 9-2).
-pub(super) fn check_vlan(vlan: Option<u16>) -> Result<(), AddressError> {
+pub(crate) fn check_vlan(vlan: Option<u16>) -> Result<(), AddressError> {
     match vlan {
         Some(vlan) if !(1..=4094).contains(&vlan) => Err(AddressError::Vlan { vlan }),
         _ => Ok(()),
+    }
+}
+
+/// A text without its `@VLAN`, and what that says: `None` where there is none, `Some(None)` for `@0`, which is the untagged
+/// network, and else an id from 1 to 4094.
+///
+/// # Errors
+/// [`AddressError::Vlan`], [`AddressError::VlanText`].
+pub fn split_vlan(text: &str) -> Result<(&str, Option<Option<u16>>), AddressError> {
+    let Some((rest, id)) = text.split_once('@') else {
+        return Ok((text, None));
+    };
+    let digits = Some(id).filter(|id| id.bytes().all(|byte| byte.is_ascii_digit()));
+    let id: u16 = digits
+        .and_then(|id| id.parse().ok())
+        .ok_or_else(|| AddressError::VlanText(id.to_owned()))?;
+    let vlan = Some(id).filter(|id| *id != 0);
+    check_vlan(vlan)?;
+    Ok((rest, Some(vlan)))
+}
+
+/// An address of anybody's, on one interface or on whichever it is.
+///
+/// Written `IP`, or `IP@VLAN` on the interface of that VLAN, or `IP@0` on the untagged one: `10.9.0.2`, `fe80::2@100`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place {
+    /// The address.
+    pub ip: IpAddr,
+    /// Which interface: `Some(None)` is the untagged one.
+    pub vlan: Option<Option<u16>>,
+}
+
+impl FromStr for Place {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let (ip, vlan) = split_vlan(text)?;
+        let ip = ip
+            .parse()
+            .map_err(|_| AddressError::PlaceText(text.to_owned()))?;
+        Ok(Place { ip, vlan })
     }
 }
 
@@ -205,15 +246,12 @@ impl FromStr for InterfaceAddress {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let bad = || AddressError::Text(text.to_owned());
-        let (rest, vlan) = match text.split_once('@') {
-            Some((rest, vlan)) => (rest, Some(vlan.parse().map_err(|_| bad())?)),
-            None => (text, None),
-        };
+        let (rest, vlan) = split_vlan(text)?;
         let (ip, prefix_len) = rest.split_once('/').ok_or_else(bad)?;
         let address = InterfaceAddress {
             ip: ip.parse().map_err(|_| bad())?,
             prefix_len: prefix_len.parse().map_err(|_| bad())?,
-            vlan,
+            vlan: vlan.flatten(),
         };
         address.check()?;
         Ok(address)
@@ -272,10 +310,7 @@ impl FromStr for Gateway {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let bad = || AddressError::Text(text.to_owned());
-        let (rest, vlan) = match text.split_once('@') {
-            Some((rest, vlan)) => (rest, Some(vlan.parse().map_err(|_| bad())?)),
-            None => (text, None),
-        };
+        let (rest, vlan) = split_vlan(text)?;
         let (to, via) = match rest.split_once(" via ") {
             Some((to, via)) => (Some(to), via),
             None => (None, rest),
@@ -288,7 +323,11 @@ impl FromStr for Gateway {
                 Prefix::new(ip.parse().map_err(|_| bad())?, len.parse().map_err(|_| bad())?)?
             }
         };
-        let gateway = Gateway { to, via, vlan };
+        let gateway = Gateway {
+            to,
+            via,
+            vlan: vlan.flatten(),
+        };
         gateway.check()?;
         Ok(gateway)
     }
@@ -340,6 +379,12 @@ pub enum AddressError {
         /// How many.
         max: usize,
     },
+    /// What comes after an `@` is no id.
+    #[error("'@{0}' names no VLAN: ids are 1 to 4094, and 0 stands for the untagged network")]
+    VlanText(String),
+    /// Not a text of that form.
+    #[error("'{0}' is not of the form IP or IP@VLAN (10.9.0.2, fe80::2@100)")]
+    PlaceText(String),
     /// Not a text of that form.
     #[error(
         "'{0}' is not of the form IP/PREFIX or IP/PREFIX@VLAN (10.9.0.1/24, fd00:9::1/64@100; routers: 10.9.0.254, or 10.0.0.0/8 via 10.9.0.254)"
@@ -359,8 +404,10 @@ mod tests {
         for text in [
             "10.9.0.1",
             "10.9.0.1/33",
-            "10.9.0.1/24@0",
             "10.9.0.1/24@4095",
+            "10.9.0.1/24@65536",
+            "10.9.0.1/24@+7",
+            "10.9.0.1/24@7@7",
             "224.0.0.1/4",
             "::/0",
             "255.255.255.255/32",
@@ -373,6 +420,28 @@ mod tests {
             "240.0.0.1/8",
         ] {
             assert!(text.parse::<InterfaceAddress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_reader_of_vlans_serves_all() {
+        let vlan = |id: &str| {
+            let address: InterfaceAddress = format!("10.9.0.1/24{id}").parse().unwrap();
+            let router: Gateway = format!("10.9.0.254{id}").parse().unwrap();
+            let place: Place = format!("10.9.0.2{id}").parse().unwrap();
+            assert_eq!((address.vlan, router.vlan), (place.vlan.flatten(), address.vlan));
+            place.vlan
+        };
+        assert_eq!(
+            ["", "@0", "@1", "@4094"].map(vlan),
+            [None, Some(None), Some(Some(1)), Some(Some(4094))]
+        );
+        for bad in ["@4095", "@", "@x", "@-1"] {
+            let error = format!("10.9.0.2{bad}").parse::<Place>().unwrap_err();
+            assert!(error.to_string().contains("ids are 1 to 4094"), "{error}");
+        }
+        for bad in ["", "peer", "10.0.0.0/8", "fe80::2%eth0"] {
+            assert_eq!(bad.parse::<Place>(), Err(AddressError::PlaceText(bad.into())));
         }
     }
 

@@ -28,7 +28,8 @@ mod route;
 mod stack;
 mod timing;
 
-pub use address::{AddressError, Gateway, InterfaceAddress, Prefix};
+pub(crate) use address::check_vlan;
+pub use address::{AddressError, Gateway, InterfaceAddress, Place, Prefix, split_vlan};
 pub use agent::{Agent, AgentConfig, AgentCounters, HandlerGuard, Watch};
 pub use error::{LinkError, ResolveError};
 pub use interface::{AddressState, DuplicateDetection};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 use ferroce::cm::Params;
 use ferroce::function::FunctionAddress;
-use ferroce::link::{Gateway, InterfaceAddress};
+use ferroce::link::{AddressError, Gateway, InterfaceAddress, split_vlan};
 use ferroce::port::MacAddress;
 
 use super::GidChoice;
@@ -23,15 +23,15 @@ pub struct NicArgs {
     pub device: Device,
 
     /// An IP address of the NIC, with the length of its network's prefix, such as 10.9.0.1/24 or fd00:9::1/64; with its
-    /// VLAN, if it is another than --vlan: 10.9.7.1/24@7. Can be given more than once. Beside these the NIC has the
-    /// link-local address of its MAC address.
+    /// VLAN, if it is another than --vlan: 10.9.7.1/24@7, @0 for none. Can be given more than once. Beside these the NIC has
+    /// the link-local address of its MAC address.
     #[arg(long = "address", value_name = "IP/PREFIX")]
-    pub addresses: Vec<InterfaceAddress>,
+    pub addresses: Vec<Placed<InterfaceAddress>>,
 
     /// A router: 10.9.0.254, or 192.0.2.0/24 via 10.9.0.254 for one to that network only; with its VLAN, if it is another
     /// than --vlan. Can be given more than once.
     #[arg(long = "gateway", value_name = "IP")]
-    pub gateways: Vec<Gateway>,
+    pub gateways: Vec<Placed<Gateway>>,
 
     /// Which of the NIC's GIDs to use: roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local, roce-v1, or an index of its table. By
     /// default the one that `ferroce route` says, and the first of RoCE v2 and IPv4 if the peer's is not known.
@@ -90,16 +90,16 @@ impl NicArgs {
     /// The addresses with their VLANs.
     pub fn interface_addresses(&self) -> impl Iterator<Item = InterfaceAddress> {
         self.addresses.iter().map(|address| InterfaceAddress {
-            vlan: address.vlan.or(self.vlan),
-            ..*address
+            vlan: if address.said { address.of.vlan } else { self.vlan },
+            ..address.of
         })
     }
 
     /// The routers with their VLANs.
     pub fn interface_gateways(&self) -> impl Iterator<Item = Gateway> {
         self.gateways.iter().map(|gateway| Gateway {
-            vlan: gateway.vlan.or(self.vlan),
-            ..*gateway
+            vlan: if gateway.said { gateway.of.vlan } else { self.vlan },
+            ..gateway.of
         })
     }
 
@@ -201,6 +201,25 @@ impl NicArgs {
     }
 }
 
+/// An address or a router, and whether its text says in which network it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<T> {
+    of: T,
+    said: bool,
+}
+
+impl<T: FromStr<Err = AddressError>> FromStr for Placed<T> {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Placed<T>, AddressError> {
+        let said = split_vlan(text)?.1.is_some();
+        Ok(Placed {
+            of: text.parse()?,
+            said,
+        })
+    }
+}
+
 /// Which NIC a tool uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
@@ -248,6 +267,27 @@ impl std::fmt::Display for Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_in_the_vlan_that_is_said_last() {
+        #[derive(Debug, clap::Parser)]
+        struct Tool {
+            #[command(flatten)]
+            nic: NicArgs,
+        }
+        let nic = |options: &[&str]| {
+            let args = ["tool", "-d", "model:none"].iter().chain(options);
+            <Tool as clap::Parser>::parse_from(args).nic
+        };
+        let addresses = ["10.9.0.1/24", "10.9.1.1/24@0", "10.9.2.1/24@9"];
+        let given: Vec<_> = addresses.iter().flat_map(|text| ["--address", *text]).collect();
+        let vlans = |nic: NicArgs| nic.interface_addresses().map(|a| a.vlan).collect::<Vec<_>>();
+        assert_eq!(vlans(nic(&given)), [None, None, Some(9)]);
+        assert_eq!(vlans(nic(&[&given[..], &["--vlan", "7"]].concat())), [Some(7), None, Some(9)]);
+        let routers = nic(&["--vlan", "7", "--gateway", "10.9.0.254", "--gateway", "10.9.1.254@0"]);
+        let vlans: Vec<_> = routers.interface_gateways().map(|g| g.vlan).collect();
+        assert_eq!(vlans, [Some(7), None]);
+    }
 
     #[test]
     fn devices_have_names() {
