@@ -526,7 +526,7 @@ impl std::str::FromStr for Wire {
 fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
-        _ => Err("a fraction from 0 to 1, such as 0.01 for one in a hundred".to_string()),
+        _ => Err("it must be a fraction from 0 to 1, such as 0.01 for one in a hundred".to_string()),
     }
 }
 
@@ -536,7 +536,7 @@ pub fn own_mac(text: &str) -> Result<MacAddress, String> {
         .parse()
         .map_err(|e: <MacAddress as std::str::FromStr>::Err| e.to_string())?;
     if mac.0[0] & 1 != 0 {
-        return Err("a multicast address; a NIC's own has an even first byte".to_string());
+        return Err("it is a multicast address; a NIC's own has an even first byte".to_string());
     }
     if mac.0 == [0; 6] {
         return Err("all zeros is no NIC's address".to_string());
@@ -548,7 +548,7 @@ pub fn own_mac(text: &str) -> Result<MacAddress, String> {
 fn on_the_bus(text: &str) -> Result<PciAddress, String> {
     text.parse().map_err(|error| match error {
         FunctionError::BadAddress { reason, .. } => {
-            format!("no function on the PCI bus, such as 0000:3b:00.0: {reason}")
+            format!("it must be a function on the PCI bus, such as 0000:3b:00.0: {reason}")
         }
         error => error.to_string(),
     })
@@ -578,7 +578,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     let number: u64 = digits
         .parse()
-        .map_err(|_| "a number of bytes, such as 4096 or 64MiB".to_string())?;
+        .map_err(|_| "it must be a number of bytes, such as 4096 or 64MiB".to_string())?;
     number
         .checked_mul(1 << shift)
         .filter(|bytes| *bytes <= MAX_BYTES)

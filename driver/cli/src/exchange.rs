@@ -97,13 +97,26 @@ fn decode_gid(text: &str) -> Option<Gid> {
 /// # Errors
 /// The port is taken, or may not be used.
 pub fn listen(port: u16) -> Result<TcpListener, CliError> {
-    let v6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
-    v6.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-        .map_err(|error| {
-            CliError::Other(format!(
-                "can't listen at TCP port {port}: {error}; choose another"
-            ))
-        })
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|v6| {
+        TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(|v4| not_listening(port, &v4, &v6))
+    })
+}
+
+/// Why this side does not listen, for either kind of IP.
+fn not_listening(port: u16, v4: &io::Error, v6: &io::Error) -> CliError {
+    let why = if v4.kind() == v6.kind() {
+        v4.to_string()
+    } else {
+        format!("{v4} (IPv6: {v6})")
+    };
+    let hint = match v4.kind() {
+        io::ErrorKind::AddrInUse => "; another program listens there: end it, or choose another port",
+        io::ErrorKind::PermissionDenied => {
+            "; this port is for root (net.ipv4.ip_unprivileged_port_start): choose a higher one"
+        }
+        _ => "",
+    };
+    CliError::Other(format!("can't listen at TCP port {port}: {why}{hint}"))
 }
 
 /// The same, at one address of this machine.
@@ -268,6 +281,20 @@ mod tests {
             psn: 0xabc123,
             gid: Gid::from_ip("10.9.0.2".parse().unwrap()),
         }
+    }
+
+    #[test]
+    fn why_a_port_is_not_listened_at_is_told_with_what_to_do() {
+        let told = |v4: io::ErrorKind, v6: io::ErrorKind| not_listening(80, &v4.into(), &v6.into()).to_string();
+        let denied = told(io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported);
+        for part in ["port 80", "permission denied", "IPv6: unsupported", "choose a higher one"] {
+            assert!(denied.contains(part), "{part:?} is not in {denied}");
+        }
+        let taken = told(io::ErrorKind::AddrInUse, io::ErrorKind::AddrInUse);
+        assert!(
+            taken.contains("choose another port") && !taken.contains("IPv6"),
+            "{taken}"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! ```
 //! One JSON object a line.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -140,7 +140,17 @@ impl Talk {
     fn hear(&mut self) -> Result<Word, CliError> {
         let mut line = String::new();
         let heard = (&mut self.0).take(MOST).read_line(&mut line);
-        heard.map_err(|e| CliError::System("the peer says nothing", e))?;
+        let heard = heard.and_then(|_| match line.ends_with('\n') || line.len() as u64 == MOST {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        });
+        heard.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => CliError::Other(format!(
+                "the peer said nothing for {} s; what is it at?",
+                PATIENCE.as_secs()
+            )),
+            _ => exchange::silent("the peer said no more", error),
+        })?;
         serde_json::from_str(&line).map_err(|e| {
             let text: String = line.chars().take(80).collect();
             CliError::Other(format!("the peer said {text:?}, which is not of the demo: {e}"))
@@ -413,6 +423,32 @@ fn passive(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peer_that_hangs_up_is_told_from_one_that_says_something_else() {
+        let hear = |said: &[u8]| {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            peer.write_all(said).unwrap();
+            drop(peer);
+            let mut talk = Talk(BufReader::new(listener.accept().unwrap().0));
+            talk.hear().unwrap_err().to_string()
+        };
+        for ended in [&b""[..], b"{\"written\""] {
+            assert!(hear(ended).contains("it has ended"), "{}", hear(ended));
+        }
+        assert!(hear(b"GET /\n").contains("which is not of the demo"));
+        let silent = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let _peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let stream = listener.accept().unwrap().0;
+            stream
+                .set_read_timeout(Some(std::time::Duration::from_millis(1)))
+                .unwrap();
+            Talk(BufReader::new(stream)).hear().unwrap_err().to_string()
+        };
+        assert!(silent.contains("said nothing"), "{silent}");
+    }
 
     #[test]
     fn words_survive_the_wire() {

@@ -63,7 +63,7 @@ impl FromStr for GidChoice {
             "roce-v2-link-local" => GidChoice::Kind(RoceVersion::V2, Scope::LinkLocal),
             "roce-v1" => GidChoice::Kind(RoceVersion::V1, Scope::LinkLocal),
             _ => GidChoice::Index(text.parse().map_err(|_| {
-                "one of roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local and roce-v1, or an index of the GID table".to_string()
+                "it must be one of roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local and roce-v1, or an index of the GID table".to_string()
             })?),
         })
     }
