@@ -12,6 +12,7 @@ use crate::cmtools::{CmtimeArgs, MessagesArgs};
 use crate::error::CliError;
 use crate::exercise::Step;
 use crate::link::LinkArgs;
+use crate::nic::GidChoice;
 use crate::operations::OperationsArgs;
 use crate::perf::PerfArgs;
 use crate::perftest::PerftestArgs;
@@ -221,9 +222,10 @@ pub struct DemoArgs {
     #[arg(long, value_name = "HOST:PORT", requires = "devices", conflicts_with = "out")]
     pub connect: Option<String>,
 
-    /// Which kind of RoCE frames go over the wire.
-    #[arg(long, value_enum, default_value_t = GidKind::RoceV2Ipv4)]
-    pub gid: GidKind,
+    /// Which of the NICs' GIDs to use, and so which frames go over the wire: roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local,
+    /// roce-v1, or an index of both tables.
+    #[arg(long, value_name = "GID", default_value = "roce-v2-ipv4")]
+    pub gid: GidChoice,
 
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096. The side that connects chooses.
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = path_mtu)]
@@ -443,17 +445,6 @@ pub enum Transport {
     InProcess,
     /// The models run in a process of their own, reached over vfio-user sockets.
     VfioUser,
-}
-
-/// Kinds of RoCE frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum GidKind {
-    /// RoCE v2 over IPv4.
-    RoceV2Ipv4,
-    /// RoCE v2 over IPv6.
-    RoceV2Ipv6,
-    /// RoCE v1.
-    RoceV1,
 }
 
 /// Which NIC a model is.

@@ -418,6 +418,10 @@ fn the_demo_tells_machines_all_in_one_json_object() {
         (&"in-process".into(), &1.into())
     );
     assert_eq!(report["counters"]["retransmissions"], 0);
+    assert_eq!(report["gid"], "roce-v2-ipv4");
+    for gid in ["roce-v2-link-local", "3"] {
+        assert_eq!(demo_json(&["--gid", gid])["gid"], gid);
+    }
     for profile in ["minimal", "connectx5", "connectx6dx", "vf"] {
         demo_json(&["--profile", profile]);
     }

@@ -5,31 +5,29 @@ use std::sync::Arc;
 
 use ferroce::context::{CloseReport, Context, OpenConfig};
 use ferroce::function::PciFunction;
-use ferroce::gid::{Gid, RoceVersion};
+use ferroce::gid::Gid;
 
-use crate::args::GidKind;
 use crate::error::{CliError, chain};
+use crate::nic::{self, GidChoice};
 
 /// Addresses of the two sides: of networks that are set aside for documentation.
 const ADDRESSES: [[&str; 2]; 2] = [["192.0.2.1", "2001:db8::1"], ["192.0.2.2", "2001:db8::2"]];
 
-/// An open NIC and its addresses.
+/// An open NIC.
 pub struct Node {
     pub name: String,
     pub context: Arc<Context>,
-    pub addresses: [IpAddr; 2],
 }
 
 impl Node {
     /// Brings a NIC up with the addresses of side `index`, 0 or 1.
     pub fn open(function: Arc<dyn PciFunction>, index: usize) -> Result<Node, CliError> {
         let device = function.address().clone();
-        let mut addresses = [IpAddr::from([0, 0, 0, 0]); 2];
         let mut config = OpenConfig::new();
-        for (address, text) in addresses.iter_mut().zip(ADDRESSES[index]) {
+        for address in ADDRESSES[index] {
             // PANIC: the texts are constants of this file.
-            *address = text.parse().expect("an address");
-            config = config.address(*address);
+            let address: IpAddr = address.parse().expect("an address");
+            config = config.address(address);
         }
         let context = Context::open(function, config).map_err(|source| CliError::Open {
             device: device.clone(),
@@ -38,29 +36,14 @@ impl Node {
         Ok(Node {
             name: device.to_string(),
             context,
-            addresses,
         })
     }
 
-    /// Index and value of the GID of that kind.
-    pub fn gid(&self, kind: GidKind) -> Result<(u16, Gid), CliError> {
-        let (address, version) = match kind {
-            GidKind::RoceV2Ipv4 => (self.addresses[0], RoceVersion::V2),
-            GidKind::RoceV2Ipv6 => (self.addresses[1], RoceVersion::V2),
-            GidKind::RoceV1 => (self.addresses[1], RoceVersion::V1),
-        };
-        let gid = Gid::from_ip(address);
-        let index = self
-            .context
-            .gids()
-            .find(|entry| entry.gid == gid && entry.version == version);
-        match index {
-            Some(index) => Ok((index, gid)),
-            None => Err(CliError::Other(format!(
-                "{} has no GID {gid} of {version}",
-                self.name
-            ))),
-        }
+    /// Index and value of the GID that is to be used.
+    pub fn gid(&self, choice: GidChoice) -> Result<(u16, Gid), CliError> {
+        let found = nic::choose_gid(&self.context.gids().entries(), Some(choice), None);
+        let found = found.map_err(|reason| CliError::Other(format!("{}: {reason}", self.name)))?;
+        Ok((found.index, found.entry.gid))
     }
 
     /// Shuts the NIC down.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use ferroce::context::CloseReport;
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -92,10 +91,7 @@ impl Report {
                 Transport::InProcess => "in-process",
                 Transport::VfioUser => "vfio-user",
             },
-            gid: args
-                .gid
-                .to_possible_value()
-                .map_or_else(String::new, |v| v.get_name().to_string()),
+            gid: args.gid.to_string(),
             path_mtu: args.mtu,
             seed: args.faults.seed(),
             nics: nodes.iter().map(NicReport::new).collect(),

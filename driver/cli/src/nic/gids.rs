@@ -1,5 +1,6 @@
 //! Which of a NIC's GIDs a connection uses.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -44,6 +45,17 @@ impl Scope {
 }
 
 impl GidChoice {
+    /// Those that have a name.
+    const NAMED: [(&str, GidChoice); 4] = [
+        ("roce-v2-ipv4", GidChoice::Kind(RoceVersion::V2, Scope::Ipv4)),
+        ("roce-v2-ipv6", GidChoice::Kind(RoceVersion::V2, Scope::Ipv6)),
+        (
+            "roce-v2-link-local",
+            GidChoice::Kind(RoceVersion::V2, Scope::LinkLocal),
+        ),
+        ("roce-v1", GidChoice::Kind(RoceVersion::V1, Scope::LinkLocal)),
+    ];
+
     /// Whether an entry that was found by its kind is of the kind that is wanted.
     pub fn admits(self, entry: &GidEntry) -> bool {
         match self {
@@ -57,15 +69,24 @@ impl FromStr for GidChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<GidChoice, String> {
-        Ok(match text {
-            "roce-v2-ipv4" => GidChoice::Kind(RoceVersion::V2, Scope::Ipv4),
-            "roce-v2-ipv6" => GidChoice::Kind(RoceVersion::V2, Scope::Ipv6),
-            "roce-v2-link-local" => GidChoice::Kind(RoceVersion::V2, Scope::LinkLocal),
-            "roce-v1" => GidChoice::Kind(RoceVersion::V1, Scope::LinkLocal),
-            _ => GidChoice::Index(text.parse().map_err(|_| {
-                "it must be one of roce-v2-ipv4, roce-v2-ipv6, roce-v2-link-local and roce-v1, or an index of the GID table".to_string()
-            })?),
+        if let Some((_, choice)) = GidChoice::NAMED.iter().find(|(name, _)| *name == text) {
+            return Ok(*choice);
+        }
+        text.parse().map(GidChoice::Index).map_err(|_| {
+            let names = GidChoice::NAMED.map(|(name, _)| name).join(", ");
+            format!("it must be one of {names}, or an index of the GID table")
         })
+    }
+}
+
+impl fmt::Display for GidChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, GidChoice::NAMED.iter().find(|(_, choice)| choice == self)) {
+            (_, Some((name, _))) => f.write_str(name),
+            (GidChoice::Index(index), None) => index.fmt(f),
+            // Those without a name are not to be had.
+            (GidChoice::Kind(version, scope), None) => write!(f, "{version}, {}", scope.name()),
+        }
     }
 }
 
@@ -211,6 +232,10 @@ mod tests {
         assert_eq!(chosen("roce-v2-ipv4"), Ok(3));
         assert!(chosen("4").unwrap_err().contains("nothing at index 4"));
         assert!(chosen("roce-v2-ipv6").unwrap_err().contains("no IPv6 GID"));
-        assert!("v2".parse::<GidChoice>().is_err());
+        for text in ["roce-v2-ipv4", "roce-v2-ipv6", "roce-v2-link-local", "roce-v1", "0", "255"] {
+            assert_eq!(text.parse::<GidChoice>().unwrap().to_string(), text);
+        }
+        let error = "v2".parse::<GidChoice>().unwrap_err();
+        assert!(error.contains("roce-v2-ipv6") && error.contains("index"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ use ferroce_nic_model::runner::Runner;
 use serde_json::{Value, json};
 
 pub use self::args::{Device, NicArgs};
-pub use self::gids::{GidChoice, LocalGid};
+pub use self::gids::{GidChoice, LocalGid, choose as choose_gid};
 use crate::args::Profile;
 use crate::error::{CliError, chain, failed, first_error};
 use crate::model::{self, SingleNic};
