@@ -16,6 +16,11 @@ pub mod two_ports;
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
+/// The code in docs/clock.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/clock.md")]
+pub struct Clock;
+
 /// The code in docs/lossless.md compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/lossless.md")]
@@ -25,3 +30,24 @@ mod lossless {}
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/connections.md")]
 pub struct Connections;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn code_of_each_document_is_compiled() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let documents = fs::read_dir(docs).unwrap().map(|entry| entry.unwrap().path());
+        let with_code: Vec<_> = documents
+            .filter(|path| fs::read_to_string(path).is_ok_and(|text| text.contains("```rust")))
+            .collect();
+        assert!(with_code.len() > 1, "{with_code:?}");
+        for path in with_code {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let included = format!("include_str!(\"../../../docs/{name}\")");
+            assert!(include_str!("lib.rs").contains(&included), "{name} is not among them");
+        }
+    }
+}
