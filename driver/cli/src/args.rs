@@ -598,7 +598,14 @@ mod tests {
         }
         for given in [
             &[][..],
-            &["--loss=0.1", "--reorder=0.2", "--duplicate=0.3", "--corrupt=1", "--mark=0.5", "--seed=7"],
+            &[
+                "--loss=0.1",
+                "--reorder=0.2",
+                "--duplicate=0.3",
+                "--corrupt=1",
+                "--mark=0.5",
+                "--seed=7",
+            ],
         ] {
             let told = |args: &[String]| {
                 Faults::parse_from(std::iter::once("model").chain(args.iter().map(String::as_str))).faults

@@ -72,10 +72,7 @@ pub fn failed<E: std::error::Error>(what: &'static str) -> impl FnOnce(E) -> Cli
 }
 
 /// What was done and how it was closed. Of two errors the first is the one to tell; the other is logged.
-pub fn first_error<T, U>(
-    done: Result<T, CliError>,
-    closed: Result<U, CliError>,
-) -> Result<(T, U), CliError> {
+pub fn first_error<T, U>(done: Result<T, CliError>, closed: Result<U, CliError>) -> Result<(T, U), CliError> {
     match (done, closed) {
         (Ok(done), closed) => Ok((done, closed?)),
         (Err(error), closed) => {

@@ -285,9 +285,15 @@ mod tests {
 
     #[test]
     fn why_a_port_is_not_listened_at_is_told_with_what_to_do() {
-        let told = |v4: io::ErrorKind, v6: io::ErrorKind| not_listening(80, &v4.into(), &v6.into()).to_string();
+        let told =
+            |v4: io::ErrorKind, v6: io::ErrorKind| not_listening(80, &v4.into(), &v6.into()).to_string();
         let denied = told(io::ErrorKind::PermissionDenied, io::ErrorKind::Unsupported);
-        for part in ["port 80", "permission denied", "IPv6: unsupported", "choose a higher one"] {
+        for part in [
+            "port 80",
+            "permission denied",
+            "IPv6: unsupported",
+            "choose a higher one",
+        ] {
             assert!(denied.contains(part), "{part:?} is not in {denied}");
         }
         let taken = told(io::ErrorKind::AddrInUse, io::ErrorKind::AddrInUse);

@@ -42,7 +42,11 @@ fn data_frames(server: &[&str], client: &[&str]) -> Vec<RoceFrame> {
         .chain(pair.nic(1))
         .chain(options));
     let server = Pair::end(process, out, line, &told);
-    assert_eq!((told.code, server.code), (Some(0), Some(0)), "{told:?}\n{server:?}");
+    assert_eq!(
+        (told.code, server.code),
+        (Some(0), Some(0)),
+        "{told:?}\n{server:?}"
+    );
     let mut frames = roce_frames(&pcap);
     frames.retain(|frame| frame.dest_qp != 1);
     frames
@@ -52,7 +56,10 @@ fn data_frames(server: &[&str], client: &[&str]) -> Vec<RoceFrame> {
 fn frames_have_the_class_that_the_client_asks_for() {
     let datagrams = [&["udaddy"][..], &CLASS].concat();
     for (server, client) in [
-        (&["rping", "-s"][..], &["rping", "-c", "-C", "3", "-a", "10.9.0.2"][..]),
+        (
+            &["rping", "-s"][..],
+            &["rping", "-c", "-C", "3", "-a", "10.9.0.2"][..],
+        ),
         (&["ucmatose"], &["ucmatose", "-s", "10.9.0.2"]),
         // Datagrams have what their sender wants.
         (&datagrams, &["udaddy", "-s", "10.9.0.2"]),

@@ -474,7 +474,10 @@ fn the_demos_wire_marks_frames_that_take_part_in_ecn() {
         let marked = frames.iter().filter(|frame| frame.traffic_class == 107).count();
         assert!(marked > frames.len() / 4, "{marked} of {}", frames.len());
         // But for the notifications.
-        let others = frames.iter().filter(|frame| frame.traffic_class & !1 != 106).count();
+        let others = frames
+            .iter()
+            .filter(|frame| frame.traffic_class & !1 != 106)
+            .count();
         assert!(others < frames.len() / 2, "{others} of {}", frames.len());
     }
 }

@@ -24,12 +24,7 @@ fn each(tool: &str, options: [&[&str]; 2], address: &str) -> (Said, Said) {
 }
 
 /// As [`each`], with a client that comes so much later than its server.
-fn each_after(
-    tool: &str,
-    [server, client]: [&[&str]; 2],
-    address: &str,
-    later: Duration,
-) -> (Said, Said) {
+fn each_after(tool: &str, [server, client]: [&[&str]; 2], address: &str, later: Duration) -> (Said, Said) {
     let pair = Pair::new();
     let mut process = ferroce([tool])
         .args(pair.nic(0))

@@ -230,7 +230,13 @@ fn link_tells_what_happens_and_does_what_it_is_told() {
     // The untagged network by its name.
     a.tell("resolve 10.9.0.2@0");
     assert_eq!(a.hear("resolved")["mac"], "02:fe:0c:e0:00:02");
-    for line in ["add 10.9.0.1", "resolve x", "dance", "resolve 10.9.0.9@7", "resolve 10.9.0.2@4095"] {
+    for line in [
+        "add 10.9.0.1",
+        "resolve x",
+        "dance",
+        "resolve 10.9.0.9@7",
+        "resolve 10.9.0.2@4095",
+    ] {
         a.tell(line);
         a.hear("error");
     }

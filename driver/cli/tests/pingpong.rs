@@ -225,7 +225,11 @@ fn listener() -> std::net::TcpListener {
 fn a_choice_that_is_not_the_best_gets_a_warning() {
     let options = ["--address", "10.9.0.9/24", "--gid", "7"];
     let (server, client) = Pair::new().run(&["pingpong", "rc", "-n", "5"], &[], &options);
-    assert_eq!((client.code, server.code), (Some(0), Some(0)), "{client:?} {server:?}");
+    assert_eq!(
+        (client.code, server.code),
+        (Some(0), Some(0)),
+        "{client:?} {server:?}"
+    );
     assert!(client.out.contains("GID ::ffff:10.9.0.9"), "{client:?}");
     assert!(
         client.err.contains("WARN") && client.err.contains("GID 3: 10.9.0.1"),
@@ -250,7 +254,10 @@ fn a_server_takes_the_gid_that_route_says() {
     ];
     let route = run([&["route"][..], &nic, &["--no-resolve", "--json", "10.20.0.5"]].concat());
     let route: Value = serde_json::from_str(&route.out).expect("one object");
-    assert_eq!((&route["source"], &route["vlan"]), (&"10.9.7.1".into(), &7.into()));
+    assert_eq!(
+        (&route["source"], &route["vlan"]),
+        (&"10.9.7.1".into(), &7.into())
+    );
     let mut server = ferroce([&["pingpong", "rc", "-p", "0", "--timeout", "1"][..], &nic].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -264,7 +271,15 @@ fn a_server_takes_the_gid_that_route_says() {
     client
         .write_all(b"0000:000011:abc123:00000000000000000000ffff0a140005\0")
         .unwrap();
-    let said = Pair::end(server, out, line, &Said { code: Some(0), ..Said::default() });
+    let said = Pair::end(
+        server,
+        out,
+        line,
+        &Said {
+            code: Some(0),
+            ..Said::default()
+        },
+    );
     assert!(said.out.contains("GID ::ffff:10.9.7.1"), "{said:?}");
     // The right way, where nobody is.
     assert!(said.err.contains("10.9.7.254"), "{said:?}");
@@ -358,7 +373,16 @@ fn options_that_do_not_go_together_are_named() {
     ];
     refused(&both, 1, "--faults-on is for a NIC model");
     for (option, value) in [("--profile", "connectx5"), ("--seed", "1")] {
-        let given = ["pingpong", "rc", "-d", "vfio-user:/nowhere", "-p", "0", option, value];
+        let given = [
+            "pingpong",
+            "rc",
+            "-d",
+            "vfio-user:/nowhere",
+            "-p",
+            "0",
+            option,
+            value,
+        ];
         refused(&given, 1, &format!("{option} is for a NIC model"));
     }
     let other = ["pingpong", "rc", "-d", "model:none", "--cnp-dscp", "64"];

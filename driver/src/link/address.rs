@@ -224,9 +224,7 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (ip, vlan) = split_vlan(text)?;
-        let ip = ip
-            .parse()
-            .map_err(|_| AddressError::PlaceText(text.to_owned()))?;
+        let ip = ip.parse().map_err(|_| AddressError::PlaceText(text.to_owned()))?;
         Ok(Place { ip, vlan })
     }
 }

@@ -47,7 +47,10 @@ mod tests {
         for path in with_code {
             let name = path.file_name().unwrap().to_str().unwrap();
             let included = format!("include_str!(\"../../../docs/{name}\")");
-            assert!(include_str!("lib.rs").contains(&included), "{name} is not among them");
+            assert!(
+                include_str!("lib.rs").contains(&included),
+                "{name} is not among them"
+            );
         }
     }
 }

@@ -148,7 +148,9 @@ pub fn run(tool: Tool, args: &MessagesArgs) -> Result<ExitCode, CliError> {
 
 /// `ferroce cmtime`.
 pub fn run_cmtime(args: &CmtimeArgs) -> Result<ExitCode, CliError> {
-    tell(Tool::Cmtime, &args.cm, |nic, manager| cmtime::play(args, nic, manager))
+    tell(Tool::Cmtime, &args.cm, |nic, manager| {
+        cmtime::play(args, nic, manager)
+    })
 }
 
 fn tell(

@@ -363,7 +363,10 @@ fn passive(node: &Node, args: &DemoArgs, mut talk: Talk, report: &mut Report) ->
     let counter = Mr::alloc(&side.pd, 8, access).map_err(failed("memory region"))?;
     counter.write_u64(0, COUNTER).map_err(failed("memory region"))?;
     let (index, own) = own_end(node, args, &side)?;
-    let class = Class { mtu, ..Class::of(args) };
+    let class = Class {
+        mtu,
+        ..Class::of(args)
+    };
     side.connect((index, own.psn), &peer, &class, TIMEOUT)?;
     talk.say(&Word::Welcome {
         end: own.into(),

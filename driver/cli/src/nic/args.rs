@@ -159,7 +159,11 @@ impl NicArgs {
     pub fn check_managed(&self, accepts: bool) -> Result<(), CliError> {
         let clients = "the client's is used for both sides";
         let given = [
-            ("--gid", self.gid.is_some(), "the peer's IP address decides on the GIDs"),
+            (
+                "--gid",
+                self.gid.is_some(),
+                "the peer's IP address decides on the GIDs",
+            ),
             ("--peer-mac", self.peer_mac.is_some(), "the peer is asked for it"),
             ("--priority", accepts && self.priority != 0, clients),
             ("--traffic-class", accepts && self.traffic_class != 0, clients),
@@ -232,7 +236,10 @@ pub enum Device {
 impl Device {
     /// Whether no hardware is behind it: a model in this process, or one that another process serves.
     pub fn is_software(&self) -> bool {
-        matches!(self, Device::Model(_) | Device::Function(FunctionAddress::VfioUser(_)))
+        matches!(
+            self,
+            Device::Model(_) | Device::Function(FunctionAddress::VfioUser(_))
+        )
     }
 }
 
@@ -283,8 +290,18 @@ mod tests {
         let given: Vec<_> = addresses.iter().flat_map(|text| ["--address", *text]).collect();
         let vlans = |nic: NicArgs| nic.interface_addresses().map(|a| a.vlan).collect::<Vec<_>>();
         assert_eq!(vlans(nic(&given)), [None, None, Some(9)]);
-        assert_eq!(vlans(nic(&[&given[..], &["--vlan", "7"]].concat())), [Some(7), None, Some(9)]);
-        let routers = nic(&["--vlan", "7", "--gateway", "10.9.0.254", "--gateway", "10.9.1.254@0"]);
+        assert_eq!(
+            vlans(nic(&[&given[..], &["--vlan", "7"]].concat())),
+            [Some(7), None, Some(9)]
+        );
+        let routers = nic(&[
+            "--vlan",
+            "7",
+            "--gateway",
+            "10.9.0.254",
+            "--gateway",
+            "10.9.1.254@0",
+        ]);
         let vlans: Vec<_> = routers.interface_gateways().map(|g| g.vlan).collect();
         assert_eq!(vlans, [Some(7), None]);
     }
@@ -305,7 +322,10 @@ mod tests {
             Ok(Device::Function(FunctionAddress::VfioUser(_)))
         ));
         for (text, software) in [("model:none", true), ("vfio-user:/x", true), ("3b:00.0", false)] {
-            assert_eq!(text.parse::<Device>().map(|device| device.is_software()), Ok(software));
+            assert_eq!(
+                text.parse::<Device>().map(|device| device.is_software()),
+                Ok(software)
+            );
         }
         assert!("model".parse::<Device>().unwrap_err().contains("dgram"));
         assert!("eth0".parse::<Device>().unwrap_err().contains("model:"));

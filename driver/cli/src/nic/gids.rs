@@ -232,10 +232,20 @@ mod tests {
         assert_eq!(chosen("roce-v2-ipv4"), Ok(3));
         assert!(chosen("4").unwrap_err().contains("nothing at index 4"));
         assert!(chosen("roce-v2-ipv6").unwrap_err().contains("no IPv6 GID"));
-        for text in ["roce-v2-ipv4", "roce-v2-ipv6", "roce-v2-link-local", "roce-v1", "0", "255"] {
+        for text in [
+            "roce-v2-ipv4",
+            "roce-v2-ipv6",
+            "roce-v2-link-local",
+            "roce-v1",
+            "0",
+            "255",
+        ] {
             assert_eq!(text.parse::<GidChoice>().unwrap().to_string(), text);
         }
         let error = "v2".parse::<GidChoice>().unwrap_err();
-        assert!(error.contains("roce-v2-ipv6") && error.contains("index"), "{error}");
+        assert!(
+            error.contains("roce-v2-ipv6") && error.contains("index"),
+            "{error}"
+        );
     }
 }
