@@ -63,20 +63,11 @@ fn t08_random_operations_over_vfio_user_between_processes() {
     }
 }
 
-/// In order; what was only dropped would be destroyed in the background.
 fn close(sides: [Side; 2]) {
     for side in sides {
-        let Side {
-            qp,
-            poller,
-            cq,
-            mr,
-            pd,
-            context,
-        } = side;
-        qp.destroy().unwrap();
-        drop((poller, cq, mr, pd));
-        let report = context.close().expect("an orderly end");
+        let (destroyed, closed) = side.close();
+        destroyed.unwrap();
+        let report = closed.expect("an orderly end");
         assert_eq!((report.pages_lost, report.objects_failed), (0, 0), "{report:?}");
     }
 }
@@ -131,19 +122,10 @@ fn a_killed_model_is_told_and_nothing_hangs() {
     assert!(a.context.failure().is_some() || a.context.function().gone().is_some());
     a.mr.write(0, b"memory is still ours").unwrap();
     for side in pair {
-        let Side {
-            qp,
-            poller,
-            cq,
-            mr,
-            pd,
-            context,
-        } = side;
-        let error = qp.destroy().unwrap_err();
-        gone("destroy", chain(&error));
-        drop((poller, cq, mr, pd));
+        let (destroyed, closed) = side.close();
+        gone("destroy", chain(&destroyed.unwrap_err()));
         // Everything goes, by whatever way.
-        if let Err(error) = context.close() {
+        if let Err(error) = closed {
             gone("close", chain(&error));
         }
     }

@@ -4,12 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferroce::context::{Context, OpenConfig};
+use ferroce::context::{CloseReport, Context, OpenConfig};
+use ferroce::error::CloseError;
 use ferroce::function::InProcess;
 use ferroce::gid::{Gid, RoceVersion};
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
-    Access, Cq, CqConfig, CqPoller, Mr, Path, Pd, Qp, QpConfig, ToInit, ToRtr, ToRts, Wc, WcError, WcSuccess,
+    Access, Cq, CqConfig, CqPoller, DestroyError, Mr, Path, Pd, Qp, QpConfig, ToInit, ToRtr, ToRts, Wc,
+    WcError, WcSuccess,
 };
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 
@@ -93,6 +95,22 @@ impl Side {
             pd,
             context,
         }
+    }
+
+    /// Ends its objects in order, which would be destroyed in the background if they were only dropped, and shuts the NIC
+    /// down: what the queue pair's end and the NIC's came to.
+    pub fn close(self) -> (Result<(), DestroyError>, Result<CloseReport, CloseError>) {
+        let Side {
+            qp,
+            poller,
+            cq,
+            mr,
+            pd,
+            context,
+        } = self;
+        let destroyed = qp.destroy().map(drop);
+        drop((poller, cq, mr, pd));
+        (destroyed, context.close())
     }
 
     /// Polls until `count` completions have come, and gives them in order.
