@@ -85,7 +85,7 @@ pub struct PerfArgs {
     #[arg(short = 'u', long, value_name = "EXPONENT", default_value_t = 14, value_parser = clap::value_parser!(u8).range(1..=31))]
     pub qp_timeout: u8,
 
-    /// Seconds that the peer may take for its part before this side gives up.
+    /// Seconds that the peer may take for its part before this side gives up. A server waits for its client without end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
 

@@ -58,7 +58,7 @@ pub struct PingpongArgs {
     #[arg(short = 'c', long = "chk")]
     pub check: bool,
 
-    /// Seconds that the peer may take for its part before this side gives up.
+    /// Seconds that the peer may take for its part before this side gives up. A server waits for its client without end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: u64,
 
