@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks every frame of a capture with other people's code.
 
-* tshark must find nothing malformed, and must recognise every RoCE frame;
+* tshark must find nothing malformed and no error, the checksums of IPv4, ICMP and ICMPv6 right, and must recognise every
+  RoCE frame (the ICRC leaves IPv4's checksum out);
 * scapy must compute the same ICRC for every RoCE v2 frame. scapy knows no RoCE v1 ICRC, so for those frames the
   CRC is computed here, from the IBTA's rules and with Python's zlib, by code that shares nothing with ferroce.
 
@@ -34,7 +35,13 @@ TSHARK = [
     # RoCE v2 over IPv6 may have a UDP checksum of zero (IBTA annex A17), as Linux sends it.
     "-o",
     "udp.ignore_ipv6_zero_checksum:TRUE",
+    "-o",
+    "ip.check_checksum:TRUE",
 ]
+CHECKSUMS = ["ip.checksum.status", "icmp.checksum.status", "icmpv6.checksum.status"]
+# tshark's numbers for a checksum that is wrong, and for the worst that an expert may say ("error").
+BAD_CHECKSUM = "0"
+ERROR = 0x80_0000
 
 
 def roce_v1_icrc(frame, ip_at):
@@ -67,22 +74,23 @@ def check_icrcs(path):
 
     counts = collections.Counter()
     wrong = []
-    for number, (frame, _) in enumerate(RawPcapReader(path), 1):
-        kind, at = ethernet(frame)
-        if kind == ROCE_V1:
-            want = struct.pack("<I", roce_v1_icrc(frame, at))
-            counts["RoCE v1"] += 1
-        else:
-            packet = Ether(frame)
-            if BTH not in packet:
-                counts["other"] += 1
-                continue
-            bth = packet[BTH]
-            # What scapy puts in place of an ICRC that is not given.
-            want = bth.compute_icrc(bytes(bth)[:-4])
-            counts["RoCE v2 over IPv%d" % (4 if kind == 0x0800 else 6)] += 1
-        if frame[-4:] != want:
-            wrong.append("frame %d: ICRC %s, should be %s" % (number, frame[-4:].hex(), want.hex()))
+    with RawPcapReader(path) as frames:
+        for number, (frame, _) in enumerate(frames, 1):
+            kind, at = ethernet(frame)
+            if kind == ROCE_V1:
+                want = struct.pack("<I", roce_v1_icrc(frame, at))
+                counts["RoCE v1"] += 1
+            else:
+                packet = Ether(frame)
+                if BTH not in packet:
+                    counts["other"] += 1
+                    continue
+                bth = packet[BTH]
+                # What scapy puts in place of an ICRC that is not given.
+                want = bth.compute_icrc(bytes(bth)[:-4])
+                counts["RoCE v2 over IPv%d" % (4 if kind == 0x0800 else 6)] += 1
+            if frame[-4:] != want:
+                wrong.append("frame %d: ICRC %s, should be %s" % (number, frame[-4:].hex(), want.hex()))
     return counts, wrong
 
 
@@ -90,17 +98,25 @@ def check_tshark(path):
     out = subprocess.run(
         TSHARK
         + ["-r", path, "-T", "fields", "-E", "separator=/t"]
-        + ["-e", "frame.number", "-e", "frame.protocols", "-e", "_ws.malformed", "-e", "_ws.expert.severity"],
+        + ["-e", "frame.number", "-e", "frame.protocols", "-e", "_ws.malformed", "-e", "_ws.expert.severity"]
+        + [word for field in CHECKSUMS for word in ("-e", field)]
+        + ["-e", "_ws.expert.message"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout
     wrong = []
     roce = 0
-    for line in out.splitlines():
-        number, protocols, malformed, *_ = (line + "\t\t\t").split("\t")
+    for line in out.split("\n")[:-1]:
+        number, protocols, malformed, severities, *rest = line.split("\t")
+        checksums, said = rest[: len(CHECKSUMS)], " ".join(rest[len(CHECKSUMS) :])
         if malformed or "_ws.malformed" in protocols:
             wrong.append("frame %s: tshark calls it malformed (%s)" % (number, protocols))
+        elif any(int(severity) >= ERROR for severity in severities.split(",") if severity):
+            wrong.append("frame %s: tshark finds an error (%s): %s" % (number, protocols, said))
+        for field, states in zip(CHECKSUMS, checksums):
+            if BAD_CHECKSUM in states.split(","):
+                wrong.append("frame %s: %s: it is wrong" % (number, field.partition(".status")[0]))
         if "infiniband" in protocols or ":rroce" in protocols:
             roce += 1
     return roce, wrong
