@@ -5,6 +5,7 @@
 //! what comes as well ([`FaultPort::with_received`]).
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -109,6 +110,22 @@ pub struct FaultCounters {
     pub marked: u64,
     /// Frames made late.
     pub delayed: u64,
+}
+
+impl fmt::Display for FaultCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, of which {} lost, {} doubled, {} overtaken, {} corrupted, {} marked, {} late",
+            self.frames,
+            self.lost,
+            self.duplicated,
+            self.reordered,
+            self.corrupted,
+            self.marked,
+            self.delayed
+        )
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, and the same for ever, so that a printed seed keeps its meaning.
@@ -278,7 +295,8 @@ impl Way {
     }
 }
 
-/// A port whose frames suffer: those that it sends and, if asked, those that come.
+/// A port whose frames suffer: those that it sends and, if asked, those that come. What was done to them goes to the log at
+/// its end.
 #[derive(Debug)]
 pub struct FaultPort<P> {
     inner: P,
@@ -286,6 +304,17 @@ pub struct FaultPort<P> {
     received: Option<Way>,
     /// Came through, and were not taken yet.
     ready: VecDeque<Frame>,
+}
+
+impl<P> Drop for FaultPort<P> {
+    fn drop(&mut self) {
+        let ways = [("sent", Some(&self.sent)), ("received", self.received.as_ref())];
+        for (which, way) in ways {
+            if let Some(way) = way.filter(|way| !way.faults.are_none()) {
+                log::info!("bad wire, frames {which}: {}", way.counters);
+            }
+        }
+    }
 }
 
 impl<P: Port> FaultPort<P> {
@@ -533,6 +562,21 @@ mod tests {
                 ..FaultCounters::default()
             }
         );
+    }
+
+    #[test]
+    fn counters_say_how_many_frames_suffered_what() {
+        let counters = FaultCounters {
+            frames: 7,
+            lost: 1,
+            duplicated: 2,
+            reordered: 3,
+            corrupted: 4,
+            marked: 5,
+            delayed: 6,
+        };
+        let said = "7, of which 1 lost, 2 doubled, 3 overtaken, 4 corrupted, 5 marked, 6 late";
+        assert_eq!(counters.to_string(), said);
     }
 
     #[test]
