@@ -378,7 +378,7 @@ impl Context {
     }
 
     fn has_service(&self) -> bool {
-        lock(&self.service).is_some()
+        lock(&self.service).as_ref().is_some_and(Service::is_at_work)
     }
 }
 
@@ -403,7 +403,8 @@ impl ReaperHandle<'_> {
         self.0.hca.reaper().drain(&self.0.hca);
     }
 
-    /// Takes an object over. With a service thread it does not wait; without one it destroys at once.
+    /// Takes an object over. With a service thread it does not wait; without one, or once the device has failed, it
+    /// destroys at once.
     pub(crate) fn submit(&self, destroy: Destroy) {
         let hca = &self.0.hca;
         hca.reaper().submit(destroy);

@@ -19,17 +19,25 @@ const SERVICE_RECHECK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     stop: Arc<AtomicBool>,
+    /// The thread takes nothing up any more, since the device has failed.
+    ended: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
 
 impl Service {
     pub(super) fn start(hca: Arc<Hca>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let ended = Arc::new(AtomicBool::new(false));
+        let (stopped, ending) = (stop.clone(), ended.clone());
         let thread = std::thread::Builder::new()
             .name("ferroce-events".into())
-            .spawn(move || serve(&hca, &stopped))?;
-        Ok(Self { stop, thread })
+            .spawn(move || serve(&hca, &stopped, &ending))?;
+        Ok(Self { stop, ended, thread })
+    }
+
+    /// Whether the thread destroys what is handed to the reaper before this is asked.
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.ended.load(Ordering::Acquire)
     }
 
     pub(super) fn stop(self, hca: &Hca) {
@@ -44,7 +52,7 @@ impl Service {
     }
 }
 
-fn serve(hca: &Hca, stop: &AtomicBool) {
+fn serve(hca: &Hca, stop: &AtomicBool, ended: &AtomicBool) {
     let Some(vector) = hca.vectors().first() else {
         return;
     };
@@ -59,7 +67,9 @@ fn serve(hca: &Hca, stop: &AtomicBool) {
         let mut ready = || stop.load(Ordering::Acquire) || !reaper.is_idle();
         let waited = vector.wait_rechecking(hca, Some(next_health), SERVICE_RECHECK, &mut ready);
         if waited == Waited::Dead {
-            // Nothing more will happen; what is dropped from now on is kept by whoever closes.
+            // Nothing more will happen. What is dropped from now on, its dropper runs the reaper for: it may hold the
+            // context, which would else never end. What came before that is known is in the queue now.
+            ended.store(true, Ordering::Release);
             reaper.run(hca);
             return;
         }

@@ -1,7 +1,7 @@
 //! Firmware that refuses, or does not answer, what verbs ask of it (case V13).
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferroce::context::{Context, OpenConfig};
 use ferroce::error::CommandError;
@@ -14,7 +14,7 @@ use ferroce_firmware_iface::opcode::Opcode;
 use ferroce_firmware_iface::status::CommandStatus;
 use ferroce_nic_model::fw::Fault;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
-use ferroce_suites::pair::{Pair, Side, address, open};
+use ferroce_suites::pair::{PATIENCE, Pair, Side, address, open};
 
 const SYNDROME: u32 = 0x00c0_ffee;
 
@@ -171,4 +171,53 @@ fn memory_of_an_object_that_firmware_may_have_made_is_kept() {
     assert!(context.dma().leaked_bytes() >= 8 << 20);
     // The device goes on.
     Mr::alloc(&pd, 4096, Access::all()).unwrap();
+}
+
+/// Waits until `what` holds.
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_device_that_is_asked_back_is_let_go_when_the_last_object_is_dropped() {
+    for order in (0..120).step_by(7) {
+        let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+        let Side {
+            qp,
+            poller,
+            cq,
+            mr,
+            pd,
+            context,
+        } = Side::new(&testbed, 0, &QpConfig::default());
+        let another = Mr::alloc(&pd, 4096, Access::LOCAL_WRITE).unwrap();
+        let asked_back = || testbed.with_nic(0, |nic| nic.request_release()).expect("a NIC");
+        assert!(asked_back());
+        assert!(context.wait_event(Instant::now() + PATIENCE).is_some());
+        drop(another);
+        eventually("nothing waits to be destroyed", || {
+            context.counters().reaper.waiting == 0
+        });
+        let left = Arc::downgrade(&context);
+        let mut things: Vec<Box<dyn std::any::Any>> = vec![
+            Box::new(qp),
+            Box::new((poller, cq)),
+            Box::new(mr),
+            Box::new(pd),
+            Box::new(context),
+        ];
+        // The order's digits in the factorial system pick who goes next.
+        let mut rest = order;
+        for choices in (1..=5).rev() {
+            things.remove(rest % choices);
+            rest /= choices;
+        }
+        eventually("nobody holds the context", || left.strong_count() == 0);
+        eventually("the NIC has no user", || !asked_back());
+    }
 }
