@@ -72,6 +72,8 @@ pub(crate) struct Device {
 /// Brings a NIC up. If that fails, what was done is undone.
 pub(crate) fn bring_up(function: &Arc<dyn PciFunction>, config: &OpenConfig) -> Result<Device, OpenError> {
     let named = |(step, source)| OpenError::new(&**function, step, source);
+    // Before anything is done to it: somebody is at work with it.
+    at(Step::Identify, crate::mem::check_unused(&**function)).map_err(named)?;
     match attempt(function, config) {
         // Somebody before us left it running (a crash, a kill). A reset is what brings it back, or else commands.
         Err((Step::EnableHca, StepError::Command(error))) if error.refused() => {

@@ -15,7 +15,7 @@ use crate::context::{FirmwareVersion, OpenConfig};
 use crate::eq::EventVector;
 use crate::error::{DeviceFailure, Step, StepError};
 use crate::events::Events;
-use crate::function::{FunctionError, PciFunction};
+use crate::function::{FunctionError, LEAVE, PciFunction};
 use crate::hca::{Hca, HcaParts};
 use crate::mem::DmaSpace;
 use crate::mmio::Mmio;
@@ -88,7 +88,7 @@ fn identify(function: &Arc<dyn PciFunction>) -> Result<&'static pci::DeviceId, S
 fn pci_command(function: &Arc<dyn PciFunction>) -> Result<(), StepError> {
     let command = config_read16(function, pci::config::COMMAND)?;
     let wanted = command | pci::config::COMMAND_MEMORY | pci::config::COMMAND_BUS_MASTER;
-    function.config_write(pci::config::COMMAND, &wanted.to_le_bytes())?;
+    function.config_write(pci::config::COMMAND, &wanted.to_le_bytes(), LEAVE)?;
     let got = config_read16(function, pci::config::COMMAND)?;
     let both = pci::config::COMMAND_MEMORY | pci::config::COMMAND_BUS_MASTER;
     if got & both != both {
@@ -112,7 +112,7 @@ pub(super) fn bus_master(function: &Arc<dyn PciFunction>, on: bool) {
     }
     let master = pci::config::COMMAND_BUS_MASTER;
     let wanted = if on { command | master } else { command & !master };
-    if let Err(error) = function.config_write(pci::config::COMMAND, &wanted.to_le_bytes()) {
+    if let Err(error) = function.config_write(pci::config::COMMAND, &wanted.to_le_bytes(), LEAVE) {
         log::debug!(
             "bus mastering was not turned {}: {error}",
             if on { "on" } else { "off" }

@@ -73,6 +73,12 @@ pub enum FunctionError {
         /// The device file that is open elsewhere.
         path: PathBuf,
     },
+    /// This process has the function open already: a [`Context`](crate::context::Context), or DMA memory of one.
+    #[error("{address} is in use by this process: close its context, and drop what was made from it, first")]
+    Taken {
+        /// The function.
+        address: String,
+    },
     /// The kernel part of VFIO is missing.
     #[error("{} does not exist: load the vfio-pci module (`modprobe vfio-pci`)", path.display())]
     NoVfio {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use ferroce_vfio_user::device::{BarArea, BarMemory, DeviceError, DmaMap, DmaMessages, PciDevice};
 
-use super::{DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, PciFunction};
+use super::{DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave, PciFunction};
 use crate::mmio::{BarAccess, Mmio};
 
 /// A device with a BAR 0 of 64 KiB that is plain memory, 512 vectors, and real DMA maps.
@@ -209,6 +209,7 @@ pub(crate) struct FakeFunction {
     pub refuse_unmap: AtomicBool,
     /// IOVA to (virtual address, length).
     pub maps: Mutex<BTreeMap<u64, (u64, u64)>>,
+    has_space: AtomicBool,
 }
 
 impl FakeFunction {
@@ -219,6 +220,7 @@ impl FakeFunction {
             memlock: AtomicU64::new(u64::MAX),
             refuse_unmap: AtomicBool::new(false),
             maps: Mutex::default(),
+            has_space: AtomicBool::new(false),
         })
     }
 
@@ -246,7 +248,7 @@ impl PciFunction for FakeFunction {
         Ok(())
     }
 
-    fn config_write(&self, _offset: u16, _data: &[u8]) -> Result<(), FunctionError> {
+    fn config_write(&self, _offset: u16, _data: &[u8], _leave: Leave) -> Result<(), FunctionError> {
         Ok(())
     }
 
@@ -276,7 +278,7 @@ impl PciFunction for FakeFunction {
         &self.limits
     }
 
-    fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError> {
+    fn dma_map(&self, iova: u64, memory: &HostPages<'_>, _leave: Leave) -> Result<(), FunctionError> {
         let (va, len, last) = (
             memory.va().as_ptr() as u64,
             memory.len(),
@@ -307,7 +309,7 @@ impl PciFunction for FakeFunction {
         Ok(())
     }
 
-    fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
+    fn dma_unmap(&self, iova: u64, len: u64, _leave: Leave) -> Result<(), FunctionError> {
         let source = std::io::Error::from_raw_os_error(libc::EINVAL);
         if self.refuse_unmap.load(SeqCst) {
             return Err(FunctionError::Unmap { iova, len, source });
@@ -316,6 +318,10 @@ impl PciFunction for FakeFunction {
             Some((_, mapped)) if mapped == len => Ok(()),
             other => panic!("unmap of {iova:#x} + {len:#x}, mapped is {other:x?}"),
         }
+    }
+
+    fn has_space(&self, _leave: Leave) -> &AtomicBool {
+        &self.has_space
     }
 
     fn reset(&self) -> Result<(), FunctionError> {

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ferroce_vfio_user::device::{DeviceError, DmaFd, DmaMap, PciDevice};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{
-    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave,
     PciFunction, check_range, check_vectors, readable, set_command, software,
 };
 use crate::mmio::{BarAccess, Mmio};
@@ -22,6 +23,7 @@ pub struct InProcess {
     bar0: Mmio,
     /// The device signals it when it wants to be let go.
     request: OwnedFd,
+    has_space: AtomicBool,
 }
 
 impl fmt::Debug for InProcess {
@@ -75,6 +77,7 @@ impl InProcess {
             limits,
             bar0,
             request,
+            has_space: AtomicBool::new(false),
         };
         function.device.attached(None);
         let notifier = function
@@ -146,7 +149,7 @@ impl PciFunction for InProcess {
             .map_err(|e| self.error("read of configuration space", e))
     }
 
-    fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
+    fn config_write(&self, offset: u16, data: &[u8], _leave: Leave) -> Result<(), FunctionError> {
         check_range(
             "configuration space",
             offset.into(),
@@ -180,7 +183,7 @@ impl PciFunction for InProcess {
         &self.limits
     }
 
-    fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError> {
+    fn dma_map(&self, iova: u64, memory: &HostPages<'_>, _leave: Leave) -> Result<(), FunctionError> {
         let (fd, offset) = memory.file().ok_or_else(|| FunctionError::NeedsFd {
             address: self.address.to_string(),
         })?;
@@ -200,12 +203,16 @@ impl PciFunction for InProcess {
             .map_err(|e| self.error("mapping of memory for DMA", e))
     }
 
-    fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
+    fn dma_unmap(&self, iova: u64, len: u64, _leave: Leave) -> Result<(), FunctionError> {
         match self.device.dma_unmap(iova, len) {
             // A device that is gone does no DMA; what it mapped is the file, never this process's addresses.
             Ok(()) | Err(DeviceError::Gone { .. }) => Ok(()),
             Err(error) => Err(self.error("unmapping of memory", error)),
         }
+    }
+
+    fn has_space(&self, _leave: Leave) -> &AtomicBool {
+        &self.has_space
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
@@ -233,6 +240,7 @@ impl Drop for InProcess {
 
 #[cfg(test)]
 mod tests {
+    use super::super::LEAVE;
     use super::super::fake::{FakeDevice, signal};
     use super::*;
     use crate::mem::{CallerMemory, DmaSpace, map_fd};
@@ -407,7 +415,7 @@ mod tests {
         function.config_read(2, &mut id).expect("inside");
         assert_eq!(id, [2, 3]);
         assert!(function.config_read(4095, &mut id).is_err());
-        assert!(function.config_write(u16::MAX, &id).is_err());
+        assert!(function.config_write(u16::MAX, &id, LEAVE).is_err());
         function.reset().expect("resets");
         assert_eq!(device.resets.load(SeqCst), 1);
         let command = || {

@@ -28,6 +28,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 pub use address::{FunctionAddress, PciAddress};
 pub use error::{FunctionError, GoneReason};
@@ -44,10 +45,41 @@ use crate::mmio::Mmio;
 /// Bytes of a PCI Express function's configuration space.
 pub const CONFIG_SPACE_BYTES: u16 = 4096;
 
+mod leave {
+    /// Leave to do what decides which memory a function reaches. Nobody outside of this crate has it, or can name it.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Leave(pub(crate) ());
+}
+pub(crate) use leave::Leave;
+
+/// This driver's leave to do to its functions what no program may.
+pub(crate) const LEAVE: Leave = Leave(());
+
 /// A PCI function in the hands of this driver.
 ///
 /// All methods may be called from any thread. Dropping the last reference gives the function back: bus mastering is
 /// turned off and DMA maps go.
+///
+/// Programs see what a function is, and whether it is there. Which memory it reaches is the business of the
+/// [`DmaSpace`](crate::mem::DmaSpace) alone, of which there is one: an address that was taken from a map and given to
+/// other memory would let the device, and through it a peer, write to that. So the methods that ask for a `Leave` can't be
+/// called, and the trait can't be implemented, by others than this driver.
+///
+/// ```compile_fail,E0061
+/// fn take_away(context: &ferroce::context::Context, iova: u64) {
+///     let _ = context.function().dma_unmap(iova, 2 << 20);
+/// }
+/// ```
+/// ```compile_fail,E0624
+/// fn second(context: &ferroce::context::Context) {
+///     let _ = ferroce::mem::DmaSpace::new(context.function().clone());
+/// }
+/// ```
+/// ```
+/// fn is_there(context: &ferroce::context::Context) -> bool {
+///     context.function().gone().is_none()
+/// }
+/// ```
 pub trait PciFunction: Send + Sync + fmt::Debug {
     /// The name it was opened by.
     fn address(&self) -> &FunctionAddress;
@@ -62,7 +94,7 @@ pub trait PciFunction: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As [`PciFunction::config_read`].
-    fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError>;
+    fn config_write(&self, offset: u16, data: &[u8], leave: Leave) -> Result<(), FunctionError>;
 
     /// A handle on the whole of BAR 0.
     ///
@@ -87,15 +119,21 @@ pub trait PciFunction: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`FunctionError::MemoryLock`], [`FunctionError::MappingLimit`], [`FunctionError::NeedsFd`],
-    /// [`FunctionError::Map`] or [`FunctionError::Device`]. Nothing is mapped then.
-    fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError>;
+    /// [`FunctionError::Map`], [`FunctionError::Gone`] or [`FunctionError::Device`]: nothing is mapped then.
+    /// [`FunctionError::MapUnknown`]: the device process may have the memory until it ends.
+    fn dma_map(&self, iova: u64, memory: &HostPages<'_>, leave: Leave) -> Result<(), FunctionError>;
 
     /// Takes the access away; `iova` and `len` are those of one earlier map. On success the device no longer touches
-    /// the memory, also where it is gone.
+    /// the memory, also where it has left.
     ///
     /// # Errors
     /// [`FunctionError::Unmap`] or [`FunctionError::Device`]: the device may still touch the memory.
-    fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError>;
+    /// [`FunctionError::Gone`]: so may its process, until it ends; but what that has is the file that was mapped, so that
+    /// memory whose file is nobody else's may go all the same.
+    fn dma_unmap(&self, iova: u64, len: u64, leave: Leave) -> Result<(), FunctionError>;
+
+    /// Whether there is a [`DmaSpace`](crate::mem::DmaSpace) of this function.
+    fn has_space(&self, leave: Leave) -> &AtomicBool;
 
     /// Resets the function. DMA maps and eventfds stay.
     ///
@@ -138,9 +176,9 @@ impl<'a> HostPages<'a> {
     ///
     /// # Safety
     /// The memory must stay mapped, and must not be accessed as a Rust reference or value, from the moment that it is
-    /// given to [`PciFunction::dma_map`] until [`PciFunction::dma_unmap`] has returned success or the function's last
-    /// reference is dropped: the device may read and write it at any time. `file`, if given, must be what
-    /// is mapped at `va`, and not become shorter in that time.
+    /// given to [`PciFunction::dma_map`] until [`PciFunction::dma_unmap`] has returned success, or the function's last
+    /// reference is dropped and its device process, if it has one, has ended: the device may read and write it at any
+    /// time. `file`, if given, must be what is mapped at `va`, and not become shorter in that time.
     pub unsafe fn new(va: NonNull<u8>, len: u64, file: Option<(BorrowedFd<'a>, u64)>) -> HostPages<'a> {
         HostPages {
             va,
@@ -211,7 +249,7 @@ fn set_command(function: &dyn PciFunction, command: Command) -> Result<(), Funct
         Command::LetGo => old & !BUS_MASTER,
     };
     if new != old {
-        function.config_write(COMMAND, &new.to_le_bytes())?;
+        function.config_write(COMMAND, &new.to_le_bytes(), LEAVE)?;
     }
     Ok(())
 }

@@ -12,14 +12,15 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ferroce_vfio_user::CloseReason;
 use ferroce_vfio_user::client::{Client, ClientError, ClientOptions};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::{
-    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Owner,
-    PciFunction, check_range, check_vectors, readable, set_command, software,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave,
+    Owner, PciFunction, check_range, check_vectors, readable, set_command, software,
 };
 use crate::mmio::{BarAccess, Mmio};
 
@@ -32,6 +33,7 @@ pub struct VfioUser {
     request: OwnedFd,
     /// Readable when that is, or the peer has hung up, or it hangs.
     going: OwnedFd,
+    has_space: AtomicBool,
 }
 
 /// The device process.
@@ -109,6 +111,7 @@ impl VfioUser {
             bar0,
             request,
             going,
+            has_space: AtomicBool::new(false),
         };
         match function
             .peer
@@ -217,7 +220,7 @@ impl PciFunction for VfioUser {
             .map_err(|e| self.peer.error("read of configuration space", e))
     }
 
-    fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
+    fn config_write(&self, offset: u16, data: &[u8], _leave: Leave) -> Result<(), FunctionError> {
         check_range(
             "configuration space",
             offset.into(),
@@ -253,7 +256,7 @@ impl PciFunction for VfioUser {
         &self.limits
     }
 
-    fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError> {
+    fn dma_map(&self, iova: u64, memory: &HostPages<'_>, _leave: Leave) -> Result<(), FunctionError> {
         let Some(file) = memory.file() else {
             return Err(FunctionError::NeedsFd {
                 address: self.peer.address.to_string(),
@@ -281,7 +284,7 @@ impl PciFunction for VfioUser {
             .map_err(error)
     }
 
-    fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
+    fn dma_unmap(&self, iova: u64, len: u64, _leave: Leave) -> Result<(), FunctionError> {
         match self.peer.client()?.dma_unmap(iova, len) {
             // A peer that is gone holds the file at most, never this process's addresses.
             Ok(()) | Err(ClientError::Gone { .. }) => Ok(()),
@@ -291,6 +294,10 @@ impl PciFunction for VfioUser {
             }
             Err(error) => Err(self.peer.error("unmapping of memory", error)),
         }
+    }
+
+    fn has_space(&self, _leave: Leave) -> &AtomicBool {
+        &self.has_space
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
@@ -336,7 +343,7 @@ impl Drop for VfioUser {
 #[cfg(test)]
 mod tests {
     use super::super::fake::{FakeDevice, signal};
-    use super::super::open;
+    use super::super::{LEAVE, open};
     use super::*;
     use crate::mem::DmaSpace;
     use ferroce_vfio_user::server::{Server, StopHandle};
@@ -528,7 +535,7 @@ mod tests {
         ));
         Arc::get_mut(&mut function.peer).expect("nobody else").owner = Owner::elsewhere();
         let error = function
-            .config_write(4, &[0, 0])
+            .config_write(4, &[0, 0], LEAVE)
             .expect_err("in a child")
             .to_string();
         assert!(error.contains("fork"), "{error}");

@@ -44,4 +44,5 @@ pub use local::{LentBuffer, LocalBuffer};
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
 pub use ring::{DmaRing, RingEntry, RingRun, RingView};
+pub(crate) use space::check_unused;
 pub use space::{AllocOptions, DmaSpace};

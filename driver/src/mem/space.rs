@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::arena::{ARENA, Arena, ArenaKind, ArenaState, LARGE, MOST_ALIGNMENT, PageKind, UNIT, make_memory};
 use super::dbr::DbrPage;
 use super::ranges::RangeSet;
 use super::{DmaBuffer, DmaError};
-use crate::function::{FunctionError, HostPages, PciFunction, host_page_size};
+use crate::function::{FunctionError, HostPages, LEAVE, PciFunction, host_page_size};
 
 /// How a buffer is to be allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,12 +56,12 @@ impl fmt::Debug for DmaSpace {
 }
 
 impl DmaSpace {
-    /// The IOVA space of `function`, empty. A function has one space; a second would hand out the same addresses, whose
-    /// maps the function refuses.
+    /// The IOVA space of `function`, empty. A function has one space at a time: a second would hand out addresses that the
+    /// first has retired, since the device may still use them.
     ///
     /// # Errors
-    /// [`DmaError::IovaExhausted`] where the function offers no IOVA range at all.
-    pub fn new(function: Arc<dyn PciFunction>) -> Result<Arc<DmaSpace>, DmaError> {
+    /// [`DmaError::IovaExhausted`] where the function offers no IOVA range at all; [`FunctionError::Taken`].
+    pub(crate) fn new(function: Arc<dyn PciFunction>) -> Result<Arc<DmaSpace>, DmaError> {
         let limits = function.dma_limits();
         let least = limits.page_sizes & limits.page_sizes.wrapping_neg();
         let granule = least.max(host_page_size() as u64).max(UNIT);
@@ -79,6 +79,9 @@ impl DmaSpace {
                 ranges: limits.iova_ranges.len(),
                 largest: 0,
             });
+        }
+        if function.has_space(LEAVE).swap(true, Ordering::AcqRel) {
+            return Err(taken(&*function).into());
         }
         let state = State {
             iova,
@@ -107,7 +110,7 @@ impl DmaSpace {
 
     /// Bytes given up for good since the device may still touch them, see [`DmaBuffer::leak`].
     pub fn leaked_bytes(&self) -> u64 {
-        self.leaked.load(Relaxed)
+        self.leaked.load(Ordering::Relaxed)
     }
 
     /// Number of IOMMU maps in use.
@@ -276,7 +279,7 @@ impl DmaSpace {
 
     /// Counts memory that stays the device's.
     pub(super) fn count_leak(&self, len: u64) {
-        let total = self.leaked.fetch_add(len, Relaxed) + len;
+        let total = self.leaked.fetch_add(len, Ordering::Relaxed) + len;
         log::warn!(
             "{}: {len} bytes of DMA memory leaked, {total} in all",
             self.function.address()
@@ -289,7 +292,7 @@ impl DmaSpace {
         let len = pages.len();
         let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
         let iova = self.take_iova(state, len, align, pages.va().as_ptr() as u64)?;
-        if let Err(error) = self.function.dma_map(iova, pages) {
+        if let Err(error) = self.function.dma_map(iova, pages, LEAVE) {
             self.give_iova(state, iova, len);
             return Err(map_error(error));
         }
@@ -308,7 +311,7 @@ impl DmaSpace {
 
     /// As [`Self::unmap`], but the IOVA range stays taken.
     fn unmap_only(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
-        self.function.dma_unmap(iova, len).inspect_err(|error| {
+        self.function.dma_unmap(iova, len, LEAVE).inspect_err(|error| {
             log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
         })?;
         log::trace!("{}: DMA unmap {iova:#x} + {len:#x}", self.function.address());
@@ -423,11 +426,29 @@ impl Drop for DmaSpace {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (iova, entry) in std::mem::take(&mut state.arenas) {
-            if let Err(error) = self.function.dma_unmap(iova, entry.arena.len()) {
+            if let Err(error) = self.function.dma_unmap(iova, entry.arena.len(), LEAVE) {
                 log::error!("{}: {error}; the memory stays allocated", self.function.address());
                 std::mem::forget(entry);
             }
         }
+        self.function.has_space(LEAVE).store(false, Ordering::Release);
+    }
+}
+
+/// Whether a function has no [`DmaSpace`] yet, for who would disturb its user.
+///
+/// # Errors
+/// [`FunctionError::Taken`].
+pub(crate) fn check_unused(function: &dyn PciFunction) -> Result<(), FunctionError> {
+    match function.has_space(LEAVE).load(Ordering::Acquire) {
+        true => Err(taken(function)),
+        false => Ok(()),
+    }
+}
+
+fn taken(function: &dyn PciFunction) -> FunctionError {
+    FunctionError::Taken {
+        address: function.address().to_string(),
     }
 }
 

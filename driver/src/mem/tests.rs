@@ -237,6 +237,20 @@ fn m13_everything_lies_in_the_reported_ranges() {
 }
 
 #[test]
+fn a_function_has_one_space_at_a_time() {
+    let (function, first) = space(100);
+    assert!(matches!(
+        DmaSpace::new(function.clone()),
+        Err(DmaError::Function(FunctionError::Taken { .. }))
+    ));
+    let buffer = first.alloc(4096).expect("fits");
+    drop(first);
+    assert!(DmaSpace::new(function.clone()).is_err(), "a buffer holds it");
+    drop(buffer);
+    DmaSpace::new(function).expect("nobody has it any more");
+}
+
+#[test]
 fn m14_holes_are_skipped_and_exhaustion_is_told() {
     let ranges = vec![
         0..=0x7ff_ffff,

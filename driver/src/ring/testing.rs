@@ -1,9 +1,10 @@
 //! A queue's other side for the ring tests: DMA memory that no device uses, and a doorbell that remembers.
 
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
-use crate::function::{DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, PciFunction};
+use crate::function::{DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave, PciFunction};
 use crate::mem::{DmaRing, DmaSpace};
 use crate::mmio::{BarAccess, Doorbell, Mmio};
 
@@ -39,6 +40,7 @@ impl BarAccess for Rings {
 struct NoDevice {
     address: FunctionAddress,
     limits: DmaLimits,
+    has_space: AtomicBool,
 }
 
 /// DMA memory that no device uses.
@@ -49,7 +51,13 @@ pub(super) fn dma() -> Arc<DmaSpace> {
         page_sizes: 4096,
         max_mappings: None,
     };
-    DmaSpace::new(Arc::new(NoDevice { address, limits })).unwrap()
+    let has_space = AtomicBool::new(false);
+    let device = NoDevice {
+        address,
+        limits,
+        has_space,
+    };
+    DmaSpace::new(Arc::new(device)).unwrap()
 }
 
 /// A doorbell record.
@@ -66,7 +74,7 @@ impl PciFunction for NoDevice {
         Ok(())
     }
 
-    fn config_write(&self, _: u16, _: &[u8]) -> Result<(), FunctionError> {
+    fn config_write(&self, _: u16, _: &[u8], _: Leave) -> Result<(), FunctionError> {
         Ok(())
     }
 
@@ -86,12 +94,16 @@ impl PciFunction for NoDevice {
         &self.limits
     }
 
-    fn dma_map(&self, _: u64, _: &HostPages<'_>) -> Result<(), FunctionError> {
+    fn dma_map(&self, _: u64, _: &HostPages<'_>, _: Leave) -> Result<(), FunctionError> {
         Ok(())
     }
 
-    fn dma_unmap(&self, _: u64, _: u64) -> Result<(), FunctionError> {
+    fn dma_unmap(&self, _: u64, _: u64, _: Leave) -> Result<(), FunctionError> {
         Ok(())
+    }
+
+    fn has_space(&self, _: Leave) -> &AtomicBool {
+        &self.has_space
     }
 
     fn reset(&self) -> Result<(), FunctionError> {

@@ -255,6 +255,30 @@ fn a_function_that_is_reset_behind_the_drivers_back_is_gone() {
 }
 
 #[test]
+fn a_function_is_opened_once_at_a_time() {
+    let nics = Nics::pair(Profile::minimal());
+    let function = nics.function(0);
+    let context = Context::open(function.clone(), config()).expect("bring-up");
+    let error = Context::open(function.clone(), config())
+        .expect_err("in use")
+        .to_string();
+    assert!(
+        error.contains("Identify") || error.contains("identify"),
+        "{error}"
+    );
+    context.port_attributes().expect("the first is as it was");
+    let buffer = context.dma().alloc(4096).expect("fits");
+    context.close().expect("an orderly close");
+    let open = || Context::open(function.clone(), config());
+    assert!(
+        open().is_err(),
+        "a buffer may still have an address that the next would use"
+    );
+    drop(buffer);
+    open().expect("bring-up").close().expect("an orderly close");
+}
+
+#[test]
 fn firmware_that_never_gets_ready_is_an_error() {
     let nics = Nics::pair(Profile::minimal());
     nics.firmware(0, |fw| fw.set_stuck_initializing(true));

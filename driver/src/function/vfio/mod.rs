@@ -16,14 +16,15 @@ mod sysfs;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use vfio_bindings::bindings::vfio as abi;
 
 use super::{
-    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Owner,
-    PciAddress, PciFunction, check_range, check_vectors, host_page_size, readable, set_command,
+    CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave,
+    Owner, PciAddress, PciFunction, check_range, check_vectors, host_page_size, readable, set_command,
 };
 use crate::mem::map_fd;
 use crate::mmio::{BarAccess, MappedArea, Mmio};
@@ -48,6 +49,7 @@ pub struct Vfio {
     pci_error: OwnedFd,
     /// Readable when either of them is.
     going: OwnedFd,
+    has_space: AtomicBool,
     // Mappings go before the device's file, else its group stays busy.
     bar0: Mmio,
     device: Arc<Iommu>,
@@ -163,6 +165,7 @@ impl Vfio {
             request,
             pci_error,
             going,
+            has_space: AtomicBool::new(false),
             bar0: map_bar(FunctionAddress::Pci(address), &device, bar0)?,
             device: device.clone(),
         };
@@ -269,7 +272,7 @@ impl PciFunction for Vfio {
             .map_err(|e| FunctionError::io(format!("{}: read of configuration space", self.address), e))
     }
 
-    fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
+    fn config_write(&self, offset: u16, data: &[u8], _leave: Leave) -> Result<(), FunctionError> {
         let limit = self.config.size.min(CONFIG_SPACE_BYTES.into());
         check_range("configuration space", offset.into(), data.len() as u64, limit)?;
         write_region(self.device_fd()?, &self.config, offset.into(), data)
@@ -297,17 +300,21 @@ impl PciFunction for Vfio {
         &self.limits
     }
 
-    fn dma_map(&self, iova: u64, memory: &HostPages<'_>) -> Result<(), FunctionError> {
+    fn dma_map(&self, iova: u64, memory: &HostPages<'_>, _leave: Leave) -> Result<(), FunctionError> {
         self.owner.check(&self.address)?;
         let error = |e| iommu::map_error(e, iova, memory.len(), self.limits.max_mappings);
         self.device.map(iova, memory).map_err(error)
     }
 
-    fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), FunctionError> {
+    fn dma_unmap(&self, iova: u64, len: u64, _leave: Leave) -> Result<(), FunctionError> {
         self.owner.check(&self.address)?;
         self.device
             .unmap(iova, len)
             .map_err(|source| FunctionError::Unmap { iova, len, source })
+    }
+
+    fn has_space(&self, _leave: Leave) -> &AtomicBool {
+        &self.has_space
     }
 
     fn reset(&self) -> Result<(), FunctionError> {
