@@ -306,6 +306,24 @@ fn check_vectors(
     })
 }
 
+/// The largest smallest page that a function may have for its DMA maps: all memory is mapped in multiples of it, and no
+/// IOMMU asks for more than a huge page.
+const MOST_GRANULE: u64 = 2 << 20;
+
+/// Checks the smallest page of a function's DMA maps, in bytes, which a device process may say what it likes of.
+///
+/// # Errors
+/// [`FunctionError::Unusable`] above 2 MiB.
+pub(crate) fn check_granule(address: &FunctionAddress, page: u64) -> Result<(), FunctionError> {
+    if page <= MOST_GRANULE {
+        return Ok(());
+    }
+    Err(FunctionError::Unusable {
+        address: address.to_string(),
+        what: format!("its smallest page for DMA has {page} bytes; {MOST_GRANULE} at most are of use"),
+    })
+}
+
 /// The bytes of one page of the host.
 pub fn host_page_size() -> usize {
     rustix::param::page_size()

@@ -20,7 +20,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::{
     CONFIG_SPACE_BYTES, Command, DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave,
-    Owner, PciFunction, check_range, check_vectors, readable, set_command, software,
+    Owner, PciFunction, check_granule, check_range, check_vectors, readable, set_command, software,
 };
 use crate::mmio::{BarAccess, Mmio};
 
@@ -90,6 +90,7 @@ impl VfioUser {
         };
         let server = client.server_capabilities();
         let page = (server.pgsizes & server.pgsizes.wrapping_neg()).max(4096);
+        check_granule(&address, page)?;
         let max_mappings = u32::try_from(server.max_dma_maps).unwrap_or(u32::MAX);
         let limits = software::limits(max_mappings, page);
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

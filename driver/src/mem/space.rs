@@ -10,7 +10,7 @@ use super::arena::{ARENA, Arena, ArenaKind, ArenaState, LARGE, MOST_ALIGNMENT, P
 use super::dbr::DbrPage;
 use super::ranges::RangeSet;
 use super::{DmaBuffer, DmaError};
-use crate::function::{FunctionError, HostPages, LEAVE, PciFunction, host_page_size};
+use crate::function::{FunctionError, HostPages, LEAVE, PciFunction, check_granule, host_page_size};
 
 /// How a buffer is to be allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,10 +60,12 @@ impl DmaSpace {
     /// first has retired, since the device may still use them.
     ///
     /// # Errors
-    /// [`DmaError::IovaExhausted`] where the function offers no IOVA range at all; [`FunctionError::Taken`].
+    /// [`DmaError::IovaExhausted`] where the function offers no IOVA range at all; [`FunctionError::Taken`];
+    /// [`FunctionError::Unusable`] where its smallest page is above 2 MiB.
     pub(crate) fn new(function: Arc<dyn PciFunction>) -> Result<Arc<DmaSpace>, DmaError> {
         let limits = function.dma_limits();
         let least = limits.page_sizes & limits.page_sizes.wrapping_neg();
+        check_granule(function.address(), least)?;
         let granule = least.max(host_page_size() as u64).max(UNIT);
         // Whole granules only, and not address 0, which devices and people take for "none".
         let ranges = limits.iova_ranges.iter().filter_map(|range| {

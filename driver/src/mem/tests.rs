@@ -251,6 +251,18 @@ fn a_function_has_one_space_at_a_time() {
 }
 
 #[test]
+fn a_function_with_pages_too_large_is_refused() {
+    for page in [4 << 20, 2 << 30, 1 << 63] {
+        let function = FakeFunction::new(limits(vec![0..=u64::MAX], page));
+        let error = DmaSpace::new(function).expect_err("no use").to_string();
+        assert!(error.contains(&page.to_string()), "{error}");
+    }
+    let function = FakeFunction::new(limits(vec![0..=(1 << 40) - 1], 2 << 20));
+    let space = DmaSpace::new(function).expect("a huge page is in bounds");
+    space.alloc(1).expect("fits");
+}
+
+#[test]
 fn m14_holes_are_skipped_and_exhaustion_is_told() {
     let ranges = vec![
         0..=0x7ff_ffff,
