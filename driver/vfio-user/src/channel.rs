@@ -111,10 +111,17 @@ impl Channel {
         self.state().closed.clone()
     }
 
-    /// Closes the connection; all waits end. The first reason stays.
+    /// Closes the connection; all waits end. The first reason stays. Where `stop` is what ended it, the peer hears of it by
+    /// [`Channel::hang_up`].
     pub fn close(&self, reason: CloseReason) {
         let mut state = self.state();
         self.close_locked(&mut state, reason);
+    }
+
+    /// Tells the peer that the connection is closed.
+    pub fn hang_up(&self) {
+        // Fails only where it is closed already.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
     /// Sends a command and waits for its reply, which is returned if it is not an error reply.
@@ -367,9 +374,11 @@ impl Channel {
 
     fn close_locked(&self, state: &mut State, reason: CloseReason) {
         if state.closed.is_none() {
+            // Whoever waits on the socket is woken: by the end of it, or by `stop` too.
+            if self.stop.is_none() || reason != CloseReason::Closed {
+                self.hang_up();
+            }
             state.closed = Some(reason);
-            // Wakes whoever waits on the socket, and tells the peer. Fails only where it is closed already.
-            let _ = self.socket.shutdown(std::net::Shutdown::Both);
         }
         self.wake(state);
     }

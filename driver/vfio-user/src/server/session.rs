@@ -135,8 +135,19 @@ impl Drop for Session {
     }
 }
 
+/// Hangs up at last: a client takes that for word that the device touches its memory no more.
+struct HangUp(Arc<Channel>);
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        self.0.hang_up();
+    }
+}
+
 /// Serves a client until it leaves.
 pub(crate) fn run(channel: Arc<Channel>, device: Arc<dyn PciDevice>, options: ServerOptions) -> CloseReason {
+    // Dropped after the session, and so after the device was told.
+    let _end = HangUp(channel.clone());
     let peer = match negotiate(&channel, &options) {
         Ok(peer) => peer,
         Err(reason) => {

@@ -42,6 +42,8 @@ pub struct State {
 pub struct FakeDevice {
     pub state: Mutex<State>,
     pub changed: Condvar,
+    /// Called by the next detaching.
+    pub on_detach: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     vectors: u16,
     memory: OwnedFd,
 }
@@ -61,6 +63,7 @@ impl FakeDevice {
         Arc::new(FakeDevice {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            on_detach: Mutex::new(None),
             vectors,
             memory,
         })
@@ -222,6 +225,9 @@ impl PciDevice for FakeDevice {
     }
 
     fn detached(&self) {
+        if let Some(call) = self.on_detach.lock().unwrap().take() {
+            call();
+        }
         let mut state = self.state.lock().unwrap();
         state.maps.clear();
         state.msix.fill_with(|| None);
