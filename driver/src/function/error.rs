@@ -147,6 +147,19 @@ pub enum FunctionError {
         #[source]
         source: io::Error,
     },
+    /// The device process did not answer a map: it may have the memory until it ends.
+    #[error(
+        "{address}: mapping {len} bytes for DMA was not answered; the device process may have them until it ends"
+    )]
+    MapUnknown {
+        /// The function.
+        address: String,
+        /// Length in bytes.
+        len: u64,
+        /// How it went.
+        #[source]
+        source: ClientError,
+    },
     /// The unmap was refused; the device may still reach the memory.
     #[error("unmapping {len} bytes at IOVA {iova:#x} failed")]
     Unmap {
@@ -175,7 +188,8 @@ pub enum FunctionError {
         /// Why.
         why: &'static str,
     },
-    /// The function is gone.
+    /// The function is gone. One whose device process hangs ([`GoneReason::PeerHung`]) or broke the protocol may still touch
+    /// the memory that it has.
     #[error("{address} is gone: {reason}")]
     Gone {
         /// The function.

@@ -4,7 +4,9 @@
 //! descriptor is refused ([`FunctionError::NeedsFd`]). There is no IOMMU: the device process can reach what it was
 //! given, and its own idea of IOVA is all that keeps it there.
 //!
-//! A device process that does not answer a request in time counts as gone.
+//! A device process that does not answer a request in time counts as gone, and is asked nothing more. It may be at work
+//! again later, with the memory that it has: only one that has closed the connection, as all do by ending, is known to
+//! leave that alone.
 
 use std::fmt;
 use std::io;
@@ -12,10 +14,10 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferroce_vfio_user::CloseReason;
 use ferroce_vfio_user::client::{Client, ClientError, ClientOptions};
+use ferroce_vfio_user::{CloseReason, ProtocolError};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::{
@@ -41,7 +43,9 @@ struct Peer {
     address: FunctionAddress,
     client: ManuallyDrop<Client>,
     owner: Owner,
-    /// Signalled when it did not answer in time.
+    /// It did not answer in time.
+    hangs: AtomicBool,
+    /// Signalled then.
     hung: OwnedFd,
 }
 
@@ -103,6 +107,7 @@ impl VfioUser {
             address,
             client,
             owner: Owner::here(),
+            hangs: AtomicBool::new(false),
             hung,
         });
         let bar0 = Mmio::new(len, areas, peer.clone());
@@ -148,35 +153,58 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// The client, in the process that opened it.
+    /// The client, in the process that opened it. A peer that hangs is not waited for again, else each buffer that is
+    /// dropped would take as long as the first request that it left without an answer.
     fn client(&self) -> Result<&Client, FunctionError> {
         self.owner.check(&self.address)?;
+        if self.hangs.load(Ordering::Relaxed) {
+            return Err(self.gone(GoneReason::PeerHung));
+        }
         Ok(&self.client)
+    }
+
+    fn gone(&self, reason: GoneReason) -> FunctionError {
+        FunctionError::Gone {
+            address: self.address.to_string(),
+            reason,
+        }
+    }
+
+    /// The peer has closed the connection, or ended: it leaves memory alone.
+    fn has_left(&self) -> bool {
+        self.client.gone().is_some_and(|reason| has_left(&reason))
+    }
+
+    /// Remembers that the peer hangs, if that is what an error says.
+    fn note(&self, error: &ClientError) {
+        if matches!(error, ClientError::TimedOut { .. }) {
+            self.hangs.store(true, Ordering::Relaxed);
+            if let Err(error) = rustix::io::write(&self.hung, &1u64.to_ne_bytes()) {
+                log::debug!("{}: noting that it hangs: {error}", self.address);
+            }
+        }
     }
 
     /// An error of the client in the driver's words; remembers that the peer hangs.
     fn error(&self, what: &'static str, source: ClientError) -> FunctionError {
-        let address = self.address.to_string();
+        self.note(&source);
         match source {
-            ClientError::Gone { reason, .. } => FunctionError::Gone {
-                address,
-                reason: gone_reason(&reason),
-            },
-            ClientError::TimedOut { .. } => {
-                if let Err(error) = rustix::io::write(&self.hung, &1u64.to_ne_bytes()) {
-                    log::debug!("{address}: noting that it hangs: {error}");
-                }
-                FunctionError::VfioUser {
-                    address,
-                    what,
-                    source,
-                }
-            }
+            ClientError::Gone { reason, .. } => self.gone(gone_reason(&reason)),
             source => FunctionError::VfioUser {
-                address,
+                address: self.address.to_string(),
                 what,
                 source,
             },
+        }
+    }
+
+    /// A map that was not answered.
+    fn map_unknown(&self, len: u64, source: ClientError) -> FunctionError {
+        self.note(&source);
+        FunctionError::MapUnknown {
+            address: self.address.to_string(),
+            len,
+            source,
         }
     }
 }
@@ -187,6 +215,14 @@ fn gone_reason(reason: &CloseReason) -> GoneReason {
         CloseReason::Protocol(_) => GoneReason::PeerConfused,
         _ => GoneReason::PeerClosed,
     }
+}
+
+/// Whether a connection ended since the peer closed its end, and not since this side had enough of it.
+fn has_left(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::PeerClosed | CloseReason::Protocol(ProtocolError::Truncated)
+    )
 }
 
 impl BarAccess for Peer {
@@ -277,21 +313,37 @@ impl PciFunction for VfioUser {
                     source,
                 }
             }
+            ClientError::TimedOut { .. } | ClientError::Gone { .. } if !self.peer.has_left() => {
+                self.peer.map_unknown(memory.len(), error)
+            }
             error => self.peer.error("mapping of memory for DMA", error),
         };
-        self.peer
-            .client()?
+        let client = self.peer.client()?;
+        if let Some(reason) = client.gone() {
+            // Nothing is sent any more.
+            return Err(self.peer.gone(gone_reason(&reason)));
+        }
+        client
             .dma_map(iova, memory.len(), true, true, Some(file))
             .map_err(error)
     }
 
     fn dma_unmap(&self, iova: u64, len: u64, _leave: Leave) -> Result<(), FunctionError> {
+        self.peer.owner.check(&self.peer.address)?;
+        if self.peer.has_left() {
+            return Ok(());
+        }
         match self.peer.client()?.dma_unmap(iova, len) {
-            // A peer that is gone holds the file at most, never this process's addresses.
-            Ok(()) | Err(ClientError::Gone { .. }) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(ClientError::Gone { .. }) if self.peer.has_left() => Ok(()),
             Err(ClientError::Refused { errno, .. }) => {
                 let source = io::Error::from_raw_os_error(errno.cast_signed());
                 Err(FunctionError::Unmap { iova, len, source })
+            }
+            Err(error @ ClientError::TimedOut { .. }) => {
+                log::error!("{}: {error}", self.peer.address);
+                self.peer.note(&error);
+                Err(self.peer.gone(GoneReason::PeerHung))
             }
             Err(error) => Err(self.peer.error("unmapping of memory", error)),
         }
@@ -346,10 +398,12 @@ mod tests {
     use super::super::fake::{FakeDevice, signal};
     use super::super::{LEAVE, open};
     use super::*;
-    use crate::mem::DmaSpace;
-    use ferroce_vfio_user::server::{Server, StopHandle};
+    use crate::function::host_page_size;
+    use crate::mem::{CallerMapping, CallerMemory, DmaError, DmaSpace, SharedMapping, map_fd};
+    use ferroce_vfio_user::server::{Server, StopHandle, serve_stream};
     use std::sync::atomic::Ordering::SeqCst;
     use std::thread::JoinHandle;
+    use std::time::{Duration, Instant};
 
     /// A device process, as a thread.
     struct Process {
@@ -566,7 +620,7 @@ mod tests {
     fn a_device_process_that_stops_answering_counts_as_gone() {
         let process = Process::start();
         let mut options = ClientOptions::default();
-        options.request_timeout = std::time::Duration::from_millis(50);
+        options.request_timeout = Duration::from_millis(50);
         let function = VfioUser::open_with(&process.path, options).expect("opens");
         assert_eq!(function.gone(), None);
         // The device waits for this as long as the test wants.
@@ -577,6 +631,138 @@ mod tests {
         drop(held);
     }
 
+    /// Memory of the program in a file, and a map of it for the device.
+    fn map_callers(space: &Arc<DmaSpace>) -> (SharedMapping, Result<Vec<CallerMapping>, DmaError>) {
+        let len = host_page_size();
+        let file = rustix::fs::memfd_create("caller", rustix::fs::MemfdFlags::ALLOW_SEALING).expect("memfd");
+        rustix::fs::ftruncate(&file, len as u64).expect("its size");
+        let memory = map_fd(&file, 0, len as u64).expect("maps");
+        let piece = CallerMemory {
+            va: memory.as_ptr(),
+            len,
+            file: Some((file.as_fd(), 0)),
+        };
+        // SAFETY: the fake device touches it only when a test says so, and the test keeps it.
+        let mapped = unsafe { space.map_caller(&[piece]) };
+        (memory, mapped)
+    }
+
+    fn open_impatient(process: &Process, millis: u64) -> (Arc<VfioUser>, Arc<DmaSpace>) {
+        let mut options = ClientOptions::default();
+        options.request_timeout = Duration::from_millis(millis);
+        let function = Arc::new(VfioUser::open_with(&process.path, options).expect("opens"));
+        (function.clone(), DmaSpace::new(function).expect("space"))
+    }
+
+    #[test]
+    fn memory_of_the_program_is_not_known_to_be_free_of_a_process_that_hangs() {
+        let mut process = Process::start();
+        let (function, space) = open_impatient(&process, 200);
+        let (_memory, mapped) = map_callers(&space);
+        let (_more, later) = map_callers(&space);
+        let buffers: Vec<_> = (0..50).map(|_| space.alloc(1 << 20).expect("fits")).collect();
+        let device = process.device.clone();
+        let held = device.bar.lock().unwrap();
+        assert_eq!(function.bar0().expect("BAR 0").read32(0), u32::MAX);
+        let started = Instant::now();
+        drop(mapped);
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
+        // Our own memory is nobody else's.
+        drop(buffers);
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "it is not waited for again: {:?}",
+            started.elapsed()
+        );
+        assert!(matches!(function.reset(), Err(FunctionError::Gone { .. })));
+        drop(held);
+        process.end();
+        drop(later);
+        assert_eq!(
+            space.leaked_bytes(),
+            host_page_size() as u64,
+            "it has ended, and touches nothing"
+        );
+    }
+
+    #[test]
+    fn memory_of_the_program_is_not_known_to_be_free_of_a_process_that_reads_nothing() {
+        let process = Process::start();
+        let (function, space) = open_impatient(&process, 50);
+        let (_memory, mapped) = map_callers(&space);
+        let device = process.device.clone();
+        let held = device.bar.lock().unwrap();
+        let bar = function.bar0().expect("BAR 0");
+        while function.gone().is_none() {
+            bar.write32(0, 0);
+        }
+        assert_eq!(function.gone(), Some(GoneReason::PeerHung));
+        drop(mapped);
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
+        drop(held);
+    }
+
+    #[test]
+    fn a_map_that_is_not_answered_counts_as_leaked() {
+        let process = Process::start();
+        let (_function, space) = open_impatient(&process, 50);
+        let device = process.device.clone();
+        let held = device.maps.lock().unwrap();
+        let (_memory, mapped) = map_callers(&space);
+        let error = mapped.expect_err("no answer");
+        assert!(
+            matches!(error, DmaError::Function(FunctionError::MapUnknown { .. })),
+            "{error}"
+        );
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
+        // This one is not even sent.
+        let (_memory, mapped) = map_callers(&space);
+        assert!(mapped.is_err());
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
+        drop(held);
+    }
+
+    #[test]
+    fn a_process_with_pages_too_large_is_refused() {
+        use std::io::{Read, Write};
+        let (ours, near) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let (mut far, theirs) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let stop = StopHandle::new().expect("stop handle");
+        let handle = stop.clone();
+        let server =
+            std::thread::spawn(move || serve_stream(theirs, FakeDevice::new(), &handle, Default::default()));
+        let (mut near_in, mut far_out) = (near.try_clone().expect("dup"), far.try_clone().expect("dup"));
+        let there = std::thread::spawn(move || std::io::copy(&mut near_in, &mut far_out));
+        let back = std::thread::spawn(move || {
+            let (mut near, mut bytes) = (near, [0; 4096]);
+            while let Ok(count @ 1..) = far.read(&mut bytes) {
+                let text = bytes[..count].to_vec();
+                let said = br#""max_dma_maps":65535,"pgsizes":4096"#;
+                let lie = br#""max_dma_maps":65,"pgsizes":8388608"#;
+                let at = text.windows(said.len()).position(|window| window == said);
+                let (head, tail) = text.split_at(at.unwrap_or(0));
+                let sent = near.write_all(head).and_then(|()| match at {
+                    Some(_) => near.write_all(&[lie, &tail[said.len()..]].concat()),
+                    None => near.write_all(tail),
+                });
+                if sent.is_err() {
+                    break;
+                }
+            }
+        });
+        let client = Client::from_stream(ours, ClientOptions::default()).expect("connects");
+        let error = VfioUser::start(FunctionAddress::VfioUser("odd".into()), client)
+            .expect_err("no use")
+            .to_string();
+        assert!(error.contains("8388608") && error.contains("odd"), "{error}");
+        stop.stop();
+        server.join().expect("the server ends");
+        for thread in [there.join().map(drop), back.join()] {
+            thread.expect("the relay ends");
+        }
+    }
+
     #[test]
     fn a_socket_that_takes_no_connection_is_told() {
         let directory = tempfile::tempdir().expect("directory");
@@ -584,7 +770,7 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&path).expect("binds");
         let mut options = ClientOptions::default();
         (options.connect_timeout, options.request_timeout) =
-            (std::time::Duration::from_millis(20), options.connect_timeout);
+            (Duration::from_millis(20), options.connect_timeout);
         let error = VfioUser::open_with(&path, options)
             .expect_err("nobody answers")
             .to_string();

@@ -147,8 +147,9 @@ impl DmaSpace {
     ///
     /// # Safety
     /// For each piece, until its [`CallerMapping`] (and those of all pieces that were merged with it) is dropped. Where the
-    /// IOMMU then fails to take the device's access away, which [`DmaSpace::leaked_bytes`] tells by growing by it, until
-    /// the function's last reference is dropped:
+    /// device's access is then not known to be taken away, or was not known to be given (an error here), which
+    /// [`DmaSpace::leaked_bytes`] tells by growing by it, until the function's last reference is dropped and the process that
+    /// serves the function (vfio-user), if there is one, has ended:
     /// - all pages that it touches stay mapped at `va`, with the same content behind them (not unmapped, remapped or
     ///   given `MADV_DONTNEED`); a `file` is not shortened, and is what is mapped (shared) at `va`;
     /// - the program reads or writes those bytes only in ways that allow for a change at any time (volatile, atomic,
@@ -162,7 +163,9 @@ impl DmaSpace {
     /// # Errors
     /// [`DmaError::ZeroLength`], [`DmaError::NotPages`] where a file's offset doesn't fit the address,
     /// [`DmaError::MappingLimit`], [`DmaError::IovaExhausted`], or what the function says (such as
-    /// [`FunctionError::NeedsFd`](crate::function::FunctionError::NeedsFd)). Nothing stays mapped then.
+    /// [`FunctionError::NeedsFd`](crate::function::FunctionError::NeedsFd)). Nothing stays mapped then that
+    /// [`DmaSpace::leaked_bytes`] does not tell of, as it does of
+    /// [`FunctionError::MapUnknown`](crate::function::FunctionError::MapUnknown).
     pub unsafe fn map_caller(
         self: &Arc<Self>,
         pieces: &[CallerMemory<'_>],

@@ -258,16 +258,23 @@ impl DmaSpace {
         Ok(iova)
     }
 
-    /// Maps pages of the program; gives their IOVA.
+    /// Maps pages of the program; gives their IOVA. Counts them as leaked where it is not known whether the device has them.
     pub(super) fn map_pages(&self, pages: &HostPages<'_>) -> Result<u64, DmaError> {
-        self.map_at_free_iova(&mut self.state(), pages)
+        let mapped = self.map_at_free_iova(&mut self.state(), pages);
+        if let Err(DmaError::Function(FunctionError::MapUnknown { .. })) = mapped {
+            self.count_leak(pages.len());
+        }
+        mapped
     }
 
     /// Takes the device's access to pages of the program away. With `keep_iova`, the addresses are not used again, since
     /// the device may still use them.
     pub(super) fn unmap_caller(&self, iova: u64, len: u64, keep_iova: bool) {
         let mut state = self.state();
-        match self.unmap_only(&mut state, iova, len) {
+        let unmapped = self.unmap_only(&mut state, iova, len).inspect_err(|error| {
+            log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
+        });
+        match unmapped {
             Ok(()) if keep_iova => {
                 log::warn!(
                     "{}: {len} bytes of IOVA space at {iova:#x} are given up",
@@ -288,15 +295,20 @@ impl DmaSpace {
         );
     }
 
-    /// Finds IOVA space for `pages` and maps them there. On an error nothing has changed.
+    /// Finds IOVA space for `pages` and maps them there. On an error nothing has changed, except that the range stays taken
+    /// where it is not known whether the device has it.
     fn map_at_free_iova(&self, state: &mut State, pages: &HostPages<'_>) -> Result<u64, DmaError> {
         self.check_map_limit(state)?;
         let len = pages.len();
         let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
         let iova = self.take_iova(state, len, align, pages.va().as_ptr() as u64)?;
-        if let Err(error) = self.function.dma_map(iova, pages, LEAVE) {
-            self.give_iova(state, iova, len);
-            return Err(map_error(error));
+        match self.function.dma_map(iova, pages, LEAVE) {
+            Ok(()) => {}
+            Err(error @ FunctionError::MapUnknown { .. }) => return Err(error.into()),
+            Err(error) => {
+                self.give_iova(state, iova, len);
+                return Err(map_error(error));
+            }
         }
         log::trace!("{}: DMA map {iova:#x} + {len:#x}", self.function.address());
         state.mappings += 1;
@@ -304,18 +316,29 @@ impl DmaSpace {
         Ok(iova)
     }
 
-    /// Unmaps. On an error, which is logged, the IOVA range stays taken.
-    fn unmap(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
-        self.unmap_only(state, iova, len)?;
-        self.give_iova(state, iova, len);
-        Ok(())
+    /// Unmaps memory that nobody but this space and the device has. Whether it may go; where it may not, the IOVA range
+    /// stays taken.
+    fn unmap_own(&self, state: &mut State, iova: u64, len: u64) -> bool {
+        match self.unmap_only(state, iova, len) {
+            Ok(()) => {
+                self.give_iova(state, iova, len);
+                true
+            }
+            Err(FunctionError::Gone { .. }) => {
+                state.mappings -= 1;
+                state.mapped_bytes -= len;
+                true
+            }
+            Err(error) => {
+                log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
+                false
+            }
+        }
     }
 
-    /// As [`Self::unmap`], but the IOVA range stays taken.
+    /// Unmaps; the IOVA range stays taken.
     fn unmap_only(&self, state: &mut State, iova: u64, len: u64) -> Result<(), FunctionError> {
-        self.function.dma_unmap(iova, len, LEAVE).inspect_err(|error| {
-            log::error!("{}: {error}; {len} bytes stay mapped", self.function.address());
-        })?;
+        self.function.dma_unmap(iova, len, LEAVE)?;
         log::trace!("{}: DMA unmap {iova:#x} + {len:#x}", self.function.address());
         state.mappings -= 1;
         state.mapped_bytes -= len;
@@ -416,7 +439,7 @@ impl DmaSpace {
             return;
         };
         let len = entry.arena.len();
-        if self.unmap(state, iova, len).is_err() {
+        if !self.unmap_own(state, iova, len) {
             self.count_leak(len);
             entry.kind = ArenaKind::Stuck;
             state.arenas.insert(iova, entry);
@@ -428,9 +451,13 @@ impl Drop for DmaSpace {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (iova, entry) in std::mem::take(&mut state.arenas) {
-            if let Err(error) = self.function.dma_unmap(iova, entry.arena.len(), LEAVE) {
-                log::error!("{}: {error}; the memory stays allocated", self.function.address());
-                std::mem::forget(entry);
+            match self.function.dma_unmap(iova, entry.arena.len(), LEAVE) {
+                // A process that is gone for us has the file at most, which is nobody else's.
+                Ok(()) | Err(FunctionError::Gone { .. }) => {}
+                Err(error) => {
+                    log::error!("{}: {error}; the memory stays allocated", self.function.address());
+                    std::mem::forget(entry);
+                }
             }
         }
         self.function.has_space(LEAVE).store(false, Ordering::Release);

@@ -86,7 +86,8 @@ pub trait PciDevice: Send + Sync {
     /// is refused. When this returns the device no longer touches the memory.
     ///
     /// # Errors
-    /// [`DeviceError::NotMapped`] or [`DeviceError::PartialUnmap`]; nothing changes then.
+    /// [`DeviceError::NotMapped`] or [`DeviceError::PartialUnmap`]; nothing changes then. [`DeviceError::Gone`] where the
+    /// device has ended, and touches no memory any more.
     fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), DeviceError>;
 
     /// Whether [`PciDevice::reset`] works. Where it does not, what a user leaves behind is there for the next.

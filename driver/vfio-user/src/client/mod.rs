@@ -271,7 +271,8 @@ impl Client {
     /// shared this way at all.
     ///
     /// # Errors
-    /// As [`Client::bar_read`]. After [`ClientError::TimedOut`] the device may or may not have the map.
+    /// As [`Client::bar_read`]. After [`ClientError::TimedOut`] and [`ClientError::Gone`] the device may or may not have the
+    /// map.
     pub fn dma_map(
         &self,
         iova: u64,
@@ -302,8 +303,8 @@ impl Client {
     /// Takes the access to a whole map away again. When this returns the device no longer touches the memory.
     ///
     /// # Errors
-    /// As [`Client::bar_read`]. After any of them except [`ClientError::Refused`] and [`ClientError::Gone`]
-    /// the device may still have the map.
+    /// As [`Client::bar_read`]. After any of them but [`ClientError::Refused`], the device may still have the map; unless
+    /// [`Client::gone`] says [`CloseReason::PeerClosed`], for then it has let go of all.
     pub fn dma_unmap(&self, iova: u64, len: u64) -> Result<(), ClientError> {
         let unmap = DmaUnmap {
             argsz: (size_of::<DmaUnmap>() as u32).into(),
