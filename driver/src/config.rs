@@ -88,7 +88,7 @@ impl OpenConfig {
         self.address_on(PortNumber::FIRST, address)
     }
 
-    /// Adds an IP address of a port. Opening fails where the NIC has no such port.
+    /// Adds an IP address of a port. Opening fails where the NIC has no such port, or the port no GID table.
     #[must_use]
     pub fn address_on(mut self, port: PortNumber, address: IpAddr) -> Self {
         self.addresses.push((port, address));

@@ -110,12 +110,21 @@ fn port_up(
 /// device and the configuration have.
 fn add_gids(hca: &Hca, table: &GidTable, mac: MacAddress, config: &OpenConfig) -> Result<(), StepError> {
     let link_local = config.link_local_gid.then(|| Gid::link_local(mac));
+    let addresses = config.addresses.iter().filter(|(port, _)| *port == table.port());
+    let mut addresses = addresses.map(|(_, address)| Gid::from_ip(*address));
     if table.size() == 0 && table.port() != PortNumber::FIRST {
-        log::warn!("port {} has no GID table of its own", table.port());
+        if let Some(gid) = addresses.next() {
+            return Err(StepError::Unsupported(format!(
+                "address {} on port {}: that port has no GID table of its own (the capability `num_vhca_ports` is 0)",
+                gid.to_ip(),
+                table.port()
+            )));
+        }
+        if link_local.is_some() {
+            log::warn!("port {} has no GID table of its own", table.port());
+        }
         return Ok(());
     }
-    let addresses = config.addresses.iter().filter(|(port, _)| *port == table.port());
-    let addresses = addresses.map(|(_, address)| Gid::from_ip(*address));
     for gid in link_local.into_iter().chain(addresses) {
         let mut added = 0;
         for version in config.roce_versions.iter().copied() {

@@ -14,7 +14,8 @@ use ferroce::verbs::{
     ToRtr, ToRts, WcStatus,
 };
 use ferroce_firmware_iface::event::PortChange;
-use ferroce_nic_model::profile::Profile;
+use ferroce_firmware_iface::layouts::CmdHcaCap;
+use ferroce_nic_model::profile::{CapType, Profile};
 use ferroce_suites::nics::Nics;
 use ferroce_suites::pair::{PATIENCE, Side, mac};
 use ferroce_suites::two_ports::{SECOND, TwoPorts};
@@ -385,8 +386,29 @@ fn ports_that_a_nic_does_not_have_are_refused_by_name() {
         error.as_ref().is_some_and(|e| e.contains("at most 1")),
         "{error:?}"
     );
-    let context = Context::open(nics.function(0), config).unwrap();
+    let context = Context::open(nics.function(0), config.clone()).unwrap();
     assert_eq!(context.port_count(), 1);
     assert!(context.port(SECOND).is_err());
     assert!(context.port(FIRST).unwrap().gids().size() > 0);
+}
+
+#[test]
+fn an_address_of_a_port_without_a_gid_table_is_refused_by_name() {
+    let mut profile = Profile::connectx4().with_ports(2);
+    profile
+        .capabilities
+        .edit_max(CapType::GENERAL, |caps: &mut CmdHcaCap| {
+            caps.set_num_vhca_ports(0)
+        });
+    let nics = Nics::pair(profile);
+    let config = OpenConfig::new().command_timeout(Duration::from_secs(10));
+    let address = TwoPorts::address(0, SECOND);
+    let asked = config.clone().address_on(SECOND, address);
+    let error = Context::open(nics.function(0), asked).unwrap_err();
+    let error = std::error::Error::source(&error).map(ToString::to_string);
+    let named = |text: &str| text.contains("port 2") && text.contains(&address.to_string());
+    assert!(error.as_deref().is_some_and(named), "{error:?}");
+    // Without, the port is there all the same.
+    let context = Context::open(nics.function(0), config).unwrap();
+    assert_eq!(context.port_count(), 2);
 }
