@@ -13,6 +13,8 @@ use crate::port::{MacAddress, PortNumber};
 const FIRMWARE_READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pages of 4 KiB that firmware may have: 1 GiB. A real card asks for 50 MiB.
 const FIRMWARE_PAGES_LIMIT: usize = (1 << 30) / 4096;
+/// The longest time that anything is waited for: further than that, a deadline is not to be relied on to exist.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Most completion vectors by default.
 const MAX_VECTORS: usize = 64;
 
@@ -179,10 +181,10 @@ impl OpenConfig {
         self
     }
 
-    /// How long a command may take. By default what the device says (`cmd_exec_to`), or 60 s.
+    /// How long a command may take, a year at most. By default what the device says (`cmd_exec_to`), or 60 s.
     #[must_use]
     pub fn command_timeout(mut self, timeout: Duration) -> Self {
-        self.command_timeout = Some(timeout);
+        self.command_timeout = Some(timeout.min(LONGEST_WAIT));
         self
     }
 

@@ -149,16 +149,17 @@ impl Stack {
     #[must_use]
     pub fn new(config: &StackConfig) -> Stack {
         let random = Random::new(config.seed);
+        let timing = config.timing.clone().bounded();
         let cache = Cache::new(
             config.max_neighbours.max(1),
-            config.timing.clone(),
+            timing.clone(),
             Random::new(!config.seed),
         );
         Stack {
             mac: config.mac,
             interfaces: BTreeMap::new(),
             neighbours: cache,
-            timing: config.timing.clone(),
+            timing,
             random,
             echo: RateLimit::new(config.echo_rate.0, config.echo_rate.1),
             counters: LinkCounters::default(),

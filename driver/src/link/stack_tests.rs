@@ -858,3 +858,27 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
             frame
         })
 }
+
+#[test]
+fn times_without_end_are_no_reason_to_panic() {
+    let forever = Duration::MAX;
+    let mut config = StackConfig::new(MacAddress([2, 0, 0, 0, 0, 9]));
+    config.timing.retransmit = forever;
+    config.timing.reachable = forever;
+    config.timing.stale = forever;
+    config.timing.probe_wait = forever;
+    config.timing.probe_min = forever;
+    config.timing.announce_wait = forever;
+    let (mut stack, mut now) = (Stack::new(&config), Instant::now());
+    assert_eq!(stack.timing.probe_min, crate::config::LONGEST_WAIT);
+    let address = InterfaceAddress::new(ip("10.0.0.9"), 24);
+    stack
+        .add_address(now, address, DuplicateDetection::BeforeUse)
+        .expect("an address");
+    for _ in 0..20 {
+        let Some(at) = stack.poll_timeout() else { break };
+        now = now.max(at);
+        stack.handle_timeout(now);
+    }
+    assert!(stack.patience() > Duration::ZERO);
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-/// Timers and counts of neighbours and of addresses.
+use crate::config::LONGEST_WAIT;
+
+/// Timers and counts of neighbours and of addresses. A time above a year is taken for a year.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timing {
@@ -60,6 +62,27 @@ impl Default for Timing {
             announce_interval: seconds(2),
             defend_interval: seconds(10),
         }
+    }
+}
+
+impl Timing {
+    /// The same with times that deadlines can be made of.
+    pub(super) fn bounded(mut self) -> Timing {
+        for time in [
+            &mut self.retransmit,
+            &mut self.reachable,
+            &mut self.delay_first_probe,
+            &mut self.stale,
+            &mut self.failed_hold,
+            &mut self.probe_wait,
+            &mut self.probe_min,
+            &mut self.announce_wait,
+            &mut self.announce_interval,
+            &mut self.defend_interval,
+        ] {
+            *time = (*time).min(LONGEST_WAIT);
+        }
+        self
     }
 }
 

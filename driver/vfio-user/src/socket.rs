@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -30,6 +30,9 @@ const BUFFER_LEN: usize = 64 * 1024;
 
 /// Most pieces with descriptors that one message may be sent in.
 const MAX_FD_PIECES: usize = 64;
+
+/// The longest time that anything is waited for: further than that, a deadline is not to be relied on to exist.
+pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A message as it arrived.
 #[derive(Debug)]

@@ -483,6 +483,47 @@ fn socket_pair_serves_too() {
 }
 
 #[test]
+fn a_stopped_server_hangs_up_after_its_device_has_stopped() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (device, stop) = (FakeDevice::new(1), StopHandle::new().unwrap());
+    let (their_device, their_stop) = (device.clone(), stop.clone());
+    let thread =
+        std::thread::spawn(move || serve_stream(theirs, their_device, &their_stop, ServerOptions::default()));
+    let seen = ours.try_clone().unwrap();
+    let client = Client::from_stream(ours, ClientOptions::default()).unwrap();
+    client.reset().unwrap();
+    let (sender, hung_up) = std::sync::mpsc::channel();
+    let look = move || {
+        let mut fds = [PollFd::new(&seen, PollFlags::IN | PollFlags::RDHUP)];
+        sender
+            .send(poll(&mut fds, Some(&Timespec::default())) != Ok(0))
+            .unwrap();
+    };
+    *device.on_detach.lock().unwrap() = Some(Box::new(look));
+    stop.stop();
+    assert_eq!(thread.join().unwrap(), CloseReason::Closed);
+    assert!(
+        !hung_up.recv().unwrap(),
+        "the client takes a hang-up for the end of all DMA"
+    );
+    assert_eq!(client.gone(), Some(CloseReason::PeerClosed));
+}
+
+#[test]
+fn times_without_end_are_no_reason_to_panic() {
+    let mut options = ServerOptions::default();
+    (options.handshake_timeout, options.send_timeout) = (Duration::MAX, Duration::MAX);
+    options.dma_timeout = Duration::MAX;
+    let served = Served::with(1, options);
+    let mut options = ClientOptions::default();
+    (options.connect_timeout, options.request_timeout) = (Duration::MAX, Duration::MAX);
+    options.reset_timeout = Duration::MAX;
+    let client = Client::connect(&served.path, options).unwrap();
+    client.bar_write(0, 0x10, &[1, 2, 3, 4]).unwrap();
+    client.reset().unwrap();
+}
+
+#[test]
 fn connecting_to_what_is_not_there_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nic.sock");

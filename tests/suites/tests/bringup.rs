@@ -255,6 +255,16 @@ fn a_function_that_is_reset_behind_the_drivers_back_is_gone() {
 }
 
 #[test]
+fn a_command_timeout_without_end_is_no_reason_to_panic() {
+    let nics = Nics::pair(Profile::minimal());
+    let config = config().command_timeout(Duration::MAX);
+    let context = Context::open(nics.function(0), config).expect("bring-up");
+    nics.firmware(0, |fw| fw.request_pages(8));
+    eventually("the pages are given", || context.counters().pages.given >= 8);
+    context.close().expect("an orderly close");
+}
+
+#[test]
 fn a_function_is_opened_once_at_a_time() {
     let nics = Nics::pair(Profile::minimal());
     let function = nics.function(0);

@@ -35,7 +35,7 @@ use crate::protocol::{
 use crate::socket::{self, CloseReason, Message};
 use crate::version::Capabilities;
 
-/// How a client treats its server.
+/// How a client treats its server. A time above a year is taken for a year.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ClientOptions {
@@ -59,6 +59,20 @@ impl Default for ClientOptions {
             reset_timeout: Duration::from_secs(60),
             dma: None,
         }
+    }
+}
+
+impl ClientOptions {
+    /// The same with times that deadlines can be made of.
+    fn bounded(mut self) -> ClientOptions {
+        for time in [
+            &mut self.connect_timeout,
+            &mut self.request_timeout,
+            &mut self.reset_timeout,
+        ] {
+            *time = (*time).min(socket::LONGEST_WAIT);
+        }
+        self
     }
 }
 
@@ -96,7 +110,7 @@ impl Client {
     /// Each way in which this can go wrong has its variant in [`ClientError`]; nothing waits longer than the
     /// deadlines in `options`.
     pub fn connect(path: impl AsRef<Path>, options: ClientOptions) -> Result<Client, ClientError> {
-        let path = path.as_ref();
+        let (path, options) = (path.as_ref(), options.bounded());
         let stream = connect::open(path, options.connect_timeout)?;
         Client::start(stream, path.display().to_string(), options)
     }
@@ -106,7 +120,7 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn from_stream(stream: UnixStream, options: ClientOptions) -> Result<Client, ClientError> {
-        Client::start(stream, "a connected socket".into(), options)
+        Client::start(stream, "a connected socket".into(), options.bounded())
     }
 
     fn start(stream: UnixStream, name: String, options: ClientOptions) -> Result<Client, ClientError> {

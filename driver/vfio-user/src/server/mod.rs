@@ -79,6 +79,19 @@ impl Default for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// Makes the times such that deadlines can be made of them: a year at most.
+    fn bound_times(&mut self) {
+        for time in [
+            &mut self.handshake_timeout,
+            &mut self.send_timeout,
+            &mut self.dma_timeout,
+        ] {
+            *time = (*time).min(socket::LONGEST_WAIT);
+        }
+    }
+}
+
 /// What becomes of DMA memory that is not sealed against shrinking.
 ///
 /// Who maps a file and touches a page past its end gets SIGBUS, which ends the process. So a client that
@@ -206,6 +219,7 @@ impl Server {
         let path = path.as_ref().to_path_buf();
         options.max_dma_maps = options.max_dma_maps.clamp(1, MAX_DMA_MAPS);
         options.max_data_xfer_size = options.max_data_xfer_size.clamp(8, MAX_DATA_XFER);
+        options.bound_times();
         if path.as_os_str().len() > LONGEST_PATH {
             return Err(ServerError::PathTooLong { path });
         }
@@ -295,8 +309,9 @@ pub fn serve_stream(
     stream: UnixStream,
     device: Arc<dyn PciDevice>,
     stop: &StopHandle,
-    options: ServerOptions,
+    mut options: ServerOptions,
 ) -> CloseReason {
+    options.bound_times();
     let channel = Arc::new(Channel::new(
         stream,
         Some(stop.fd.clone()),
