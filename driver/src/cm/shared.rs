@@ -95,7 +95,8 @@ pub(super) struct Shared {
     /// The thread is to end.
     pub(super) stop: AtomicBool,
     ended: Arc<Ended>,
-    resolving: Mutex<HashMap<IpAddr, Vec<Waiter>>>,
+    /// Who waits for which address, and until when.
+    resolving: Mutex<HashMap<IpAddr, Vec<(Waiter, Instant)>>>,
     paths: Mutex<HashMap<IpAddr, (Path, Instant)>>,
     /// Keyed by the system's randomness, so that what it makes of a counter can't be guessed.
     random: RandomState,
@@ -195,7 +196,8 @@ impl Shared {
         }
     }
 
-    /// Asks the resolver in a thread of its own, once for all that want the same address.
+    /// Asks the resolver in a thread of its own, once for all that want the same address; again for those that joined and
+    /// have more time than it was given.
     fn resolve_slowly(self: &Arc<Self>, address: IpAddr, waiter: Waiter, deadline: Instant) {
         let mut resolving = lock(&self.resolving);
         // Anybody can send from any address: that leaves room for this side's own wishes.
@@ -206,7 +208,7 @@ impl Shared {
         let busy = resolving.len() >= most;
         match resolving.get_mut(&address) {
             Some(waiters) if waiters.len() < MAX_WAITING || matches!(waiter, Waiter::Connecting(_)) => {
-                waiters.push(waiter);
+                waiters.push((waiter, deadline));
                 return;
             }
             Some(_) => return,
@@ -219,7 +221,7 @@ impl Shared {
                     Err(ResolveError::Other { address, reason }),
                 );
             }
-            None => resolving.insert(address, vec![waiter]),
+            None => resolving.insert(address, vec![(waiter, deadline)]),
         };
         drop(resolving);
         // A resolver that takes its time keeps neither the manager nor its device.
@@ -227,18 +229,43 @@ impl Shared {
         let spawned = std::thread::Builder::new()
             .name("ferroce-resolve".into())
             .spawn(move || {
-                let found = resolver.resolve(address, deadline);
-                let Some(shared) = shared.upgrade() else {
-                    return;
-                };
-                let waiters = lock(&shared.resolving).remove(&address).unwrap_or_default();
-                shared.resolved(address, waiters, found);
+                let mut next = Some(deadline);
+                while let Some(deadline) = next {
+                    let found = resolver.resolve(address, deadline);
+                    next = shared
+                        .upgrade()
+                        .and_then(|shared| shared.settle(address, deadline, found));
+                }
             });
         if let Err(error) = spawned {
             let waiters = lock(&self.resolving).remove(&address).unwrap_or_default();
+            let waiters = waiters.into_iter().map(|(waiter, _)| waiter).collect();
             let reason = format!("no thread to resolve it in: {error}");
             self.resolved(address, waiters, Err(ResolveError::Other { address, reason }));
         }
+    }
+
+    /// Tells those who wait for an address what the resolver has found by `deadline`. A failure is not for those who have time
+    /// left: the latest of their deadlines, by which it is to try again.
+    fn settle(
+        &self,
+        address: IpAddr,
+        deadline: Instant,
+        found: Result<Path, ResolveError>,
+    ) -> Option<Instant> {
+        let mut resolving = lock(&self.resolving);
+        let waiters = resolving.remove(&address).unwrap_or_default();
+        let (told, left): (Vec<_>, Vec<_>) = waiters
+            .into_iter()
+            .partition(|(_, until)| found.is_ok() || *until <= deadline);
+        let next = left.iter().map(|(_, until)| *until).max();
+        if next.is_some() {
+            resolving.insert(address, left);
+        }
+        drop(resolving);
+        let told = told.into_iter().map(|(waiter, _)| waiter).collect();
+        self.resolved(address, told, found);
+        next
     }
 
     fn resolved(&self, address: IpAddr, waiters: Vec<Waiter>, found: Result<Path, ResolveError>) {

@@ -1,17 +1,21 @@
 //! Connections between two drivers on two NIC models, made by their connection managers.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ferroce::cm::mad::SidrStatus;
 use ferroce::cm::{
     ConnectError, Connection, DatagramListener, DisconnectCause, DisconnectError, Event, ListenError,
-    Listener, LookupError, Manager, Params, RejectReason, ResolveError, StartError, StaticTable, WaitError,
+    Listener, LookupError, Manager, Params, RejectReason, ResolveError, Resolver, StartError, StaticTable,
+    WaitError,
 };
 use ferroce::gid::{Gid, GidEntry, RoceVersion};
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
-    Ah, Mtu, Payload, Qp, QpConfig, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit, WcOpcode,
+    Ah, Mtu, Path, Payload, Qp, QpConfig, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit,
+    WcOpcode,
 };
 use ferroce_nic_model::link::fault::Faults;
 use ferroce_nic_model::testbed::TestbedConfig;
@@ -752,4 +756,65 @@ fn a_manager_that_is_closed_tells_all_and_can_be_started_again() {
     active.disconnect(soon()).unwrap();
     drop(again);
     hosts.assert_clean();
+}
+
+/// Finds nobody at first, when it is told to give up, and then whom a table has.
+struct SecondTime {
+    table: StaticTable,
+    give_up: Mutex<Option<Receiver<()>>>,
+}
+
+impl Resolver for SecondTime {
+    fn resolve(&self, address: IpAddr, deadline: Instant) -> Result<Path, ResolveError> {
+        let first = self.give_up.lock().unwrap().take();
+        if let Some(give_up) = first {
+            give_up.recv().expect("the test says when");
+            let waited = Duration::ZERO;
+            return Err(ResolveError::NoAnswer { address, waited });
+        }
+        self.table.resolve(address, deadline)
+    }
+}
+
+#[test]
+fn who_joins_a_look_up_has_all_of_its_own_time() {
+    let hosts = Hosts::new();
+    let Host {
+        manager: first,
+        context,
+        neighbours,
+        cq,
+        poller,
+        pd,
+    } = hosts.a;
+    drop(first);
+    let (told, give_up) = channel();
+    let resolver = SecondTime {
+        table: StaticTable::new(&context).with(address(1), mac(1)),
+        give_up: Mutex::new(Some(give_up)),
+    };
+    let manager = Manager::with(&context, resolver, &config()).unwrap();
+    let host = Host {
+        manager,
+        neighbours,
+        cq,
+        poller,
+        pd,
+        context,
+    };
+    let there = SocketAddr::new(address(1), PORT);
+    let ask = |deadline| {
+        host.manager
+            .start_connect(host.qp(), there, &Params::new(), deadline)
+            .unwrap()
+    };
+    let short = ask(soon());
+    let long = ask(soon() + Duration::from_secs(60));
+    told.send(()).unwrap();
+    assert!(matches!(
+        short.wait(),
+        Err(ConnectError::Resolve(ResolveError::NoAnswer { .. }))
+    ));
+    // Nobody listens there, which only the peer can say.
+    assert!(matches!(long.wait(), Err(ConnectError::Rejected { .. })));
 }
