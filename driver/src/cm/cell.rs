@@ -17,6 +17,24 @@ pub(super) fn late(deadline: Instant) -> Instant {
     deadline.checked_add(GRACE).unwrap_or(deadline)
 }
 
+/// Wakes who waited for news, once it is dropped: a waker is the program's, and may do at once whatever the task would, such as
+/// drop a connection. So it must go when none of the manager's locks is held.
+#[must_use = "it wakes where it is dropped, which must not be under a lock"]
+#[derive(Debug, Default)]
+pub(super) struct Wake {
+    #[cfg(feature = "tokio")]
+    waker: Option<std::task::Waker>,
+}
+
+#[cfg(feature = "tokio")]
+impl Drop for Wake {
+    fn drop(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
 /// News for one object of the program.
 #[derive(Debug)]
 pub(super) struct Cell<T> {
@@ -43,12 +61,12 @@ impl<T> Default for Cell<T> {
 
 impl<T> Cell<T> {
     /// Adds news. What may be there at a time is bounded by the states that its object can go through.
-    pub(super) fn push(&self, news: T) {
-        self.push_in_place_of(news, |_| false);
+    pub(super) fn push(&self, news: T) -> Wake {
+        self.push_in_place_of(news, |_| false)
     }
 
     /// Adds news that make older ones pointless.
-    pub(super) fn push_in_place_of(&self, news: T, pointless: impl Fn(&T) -> bool) {
+    pub(super) fn push_in_place_of(&self, news: T, pointless: impl Fn(&T) -> bool) -> Wake {
         let mut queue = lock(&self.news);
         queue.retain(|old| !pointless(old));
         queue.push_back(news);
@@ -60,9 +78,9 @@ impl<T> Cell<T> {
         let waker = lock(&self.waker).take();
         drop(queue);
         self.changed.notify_all();
-        #[cfg(feature = "tokio")]
-        if let Some(waker) = waker {
-            waker.wake();
+        Wake {
+            #[cfg(feature = "tokio")]
+            waker,
         }
     }
 
@@ -86,7 +104,10 @@ impl<T> Cell<T> {
     /// Wakes a task at the next news; there is one that waits at a time.
     #[cfg(feature = "tokio")]
     pub(super) fn wake_at_news(&self, waker: &std::task::Waker) {
-        *lock(&self.waker) = Some(waker.clone());
+        // Both of them are the program's: not under the lock.
+        let waker = waker.clone();
+        let last = lock(&self.waker).replace(waker);
+        drop(last);
     }
 
     /// The oldest news.
@@ -147,7 +168,7 @@ mod tests {
     #[test]
     fn the_fd_is_readable_while_there_are_news() {
         let cell = Cell::default();
-        cell.push(1);
+        drop(cell.push(1));
         let soon = || Instant::now() + Duration::from_millis(2);
         let readable = |cell: &Cell<i32>| {
             let mut polled = [rustix::event::PollFd::from_borrowed_fd(
@@ -165,7 +186,7 @@ mod tests {
                 == 1
         };
         assert!(readable(&cell), "news from before the fd was made");
-        cell.push(2);
+        drop(cell.push(2));
         assert_eq!(cell.pop(), Some(1));
         assert!(readable(&cell));
         assert_eq!(cell.wait(None), Some(2));

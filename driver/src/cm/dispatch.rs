@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::cell::Cell;
+use super::cell::{Cell, Wake};
 use super::error::Stopped;
 use super::machine::{CommId, Machine, MachineEvent, Requested, SidrRequested};
 use super::mad::{IP_HEADER_BYTES, IpHeader, PortSpace, RejectReason, ServiceId, SidrStatus};
@@ -43,6 +43,8 @@ pub(super) struct Core {
     pub(super) pen: HashMap<CommId, Qp>,
     /// Those that have yet to be brought to ERR.
     pub(super) to_pen: Vec<(CommId, Qp)>,
+    /// Who has news.
+    wakes: Vec<Wake>,
     pub(super) stopped: Option<Stopped>,
     next_port: u16,
 }
@@ -55,13 +57,15 @@ impl Core {
             listeners: HashMap::new(),
             pen: HashMap::new(),
             to_pen: Vec::new(),
+            wakes: Vec::new(),
             stopped: None,
             next_port: 0,
         }
     }
 
-    /// Gives the machine's events to whom they are for. What is to be dropped without the lock comes back.
-    pub(super) fn dispatch(&mut self, max_mtu: Mtu) -> Vec<Qp> {
+    /// Gives the machine's events to whom they are for. What is to be dropped without the lock comes back: queue pairs, and
+    /// who is to be woken.
+    pub(super) fn dispatch(&mut self, max_mtu: Mtu) -> (Vec<Qp>, Vec<Wake>) {
         let mut done = Vec::new();
         while let Some(event) = self.machine.poll_event() {
             match event {
@@ -83,12 +87,12 @@ impl Core {
                 }
             }
         }
-        done
+        (done, std::mem::take(&mut self.wakes))
     }
 
     fn tell(&mut self, id: CommId, news: News) {
         if let Some(cell) = self.cells.get(&id) {
-            cell.push(news);
+            self.wakes.push(cell.push(news));
         }
     }
 
@@ -145,12 +149,13 @@ impl Core {
                 None => Some((RejectReason::InvalidServiceId, Vec::new())),
                 Some(listening) => {
                     let cell = Arc::new(Cell::default());
-                    listening.cell.push(Incoming::Connection {
+                    let wake = listening.cell.push(Incoming::Connection {
                         id,
                         cell: cell.clone(),
                         requested,
                         addresses,
                     });
+                    self.wakes.push(wake);
                     self.cells.insert(id, cell);
                     None
                 }
@@ -171,11 +176,14 @@ impl Core {
             Some((listening.cell.clone(), addresses))
         });
         match listening {
-            Some((cell, addresses)) => cell.push(Incoming::Datagram {
-                id,
-                requested,
-                addresses,
-            }),
+            Some((cell, addresses)) => {
+                let wake = cell.push(Incoming::Datagram {
+                    id,
+                    requested,
+                    addresses,
+                });
+                self.wakes.push(wake);
+            }
             None => {
                 let status = SidrStatus::ServiceIdNotSupported;
                 let answered = self.machine.sidr_reply(Instant::now(), id, Err(status));

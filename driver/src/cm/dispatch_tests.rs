@@ -70,6 +70,7 @@ fn listening(space: PortSpace) -> (Core, Arc<Cell<Incoming>>) {
         listeners: HashMap::new(),
         pen: HashMap::new(),
         to_pen: Vec::new(),
+        wakes: Vec::new(),
         stopped: None,
         next_port: 0,
     };

@@ -95,7 +95,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.wake();
-        if !self.shared.ended().wait(Instant::now() + DROP_PATIENCE) {
+        // A waker that the manager's thread calls may drop the last holder there: it can't wait for itself.
+        if !self.shared.in_thread() && !self.shared.ended().wait(Instant::now() + DROP_PATIENCE) {
             log::warn!("the connection manager's thread is still busy; it ends by itself");
         }
     }

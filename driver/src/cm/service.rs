@@ -15,6 +15,8 @@ const LINGER: Duration = Duration::from_millis(200);
 
 pub(super) fn serve(shared: Arc<Shared>, gsi: Gsi, max_mtu: Mtu) {
     let ended = shared.ended().clone();
+    // Not set before.
+    let _ = shared.thread.set(std::thread::current().id());
     run(&shared, gsi, max_mtu);
     drop(shared);
     ended.set();

@@ -6,7 +6,8 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use super::cell::Cell;
@@ -94,6 +95,8 @@ pub(super) struct Shared {
     pub(super) wake: AtomicBool,
     /// The thread is to end.
     pub(super) stop: AtomicBool,
+    /// Which thread that is, once it runs.
+    pub(super) thread: OnceLock<ThreadId>,
     ended: Arc<Ended>,
     /// Who waits for which address, and until when.
     resolving: Mutex<HashMap<IpAddr, Vec<(Waiter, Instant)>>>,
@@ -127,6 +130,7 @@ impl Shared {
             core: Mutex::new(Core::new(machine)),
             wake: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            thread: OnceLock::new(),
             ended: Arc::default(),
             resolving: Mutex::default(),
             paths: Mutex::default(),
@@ -146,6 +150,11 @@ impl Shared {
             Some(stopped) => Err(stopped.clone()),
             None => Ok(core),
         }
+    }
+
+    /// Whether this is the manager's thread.
+    pub(super) fn in_thread(&self) -> bool {
+        self.thread.get() == Some(&std::thread::current().id())
     }
 
     /// 24 bits that can't be guessed.
@@ -191,7 +200,7 @@ impl Shared {
     /// Finds the way to an address for a connection that is being made.
     pub(super) fn resolve(self: &Arc<Self>, address: IpAddr, cell: &Arc<Cell<News>>, deadline: Instant) {
         match self.known_path(address) {
-            Some(path) => cell.push(News::Resolved(Ok(path))),
+            Some(path) => drop(cell.push(News::Resolved(Ok(path)))),
             None => self.resolve_slowly(address, Waiter::Connecting(cell.clone()), deadline),
         }
     }
@@ -278,7 +287,7 @@ impl Shared {
         }
         for waiter in waiters {
             match waiter {
-                Waiter::Connecting(cell) => cell.push(News::Resolved(found.clone())),
+                Waiter::Connecting(cell) => drop(cell.push(News::Resolved(found.clone()))),
                 Waiter::Datagram(received) => match &found {
                     Ok(path) => {
                         let from = self.way_back(path, &received.header);
@@ -340,6 +349,8 @@ impl Shared {
     /// A neighbour's MAC address has changed, or nobody answers for it any more: tells the connections that use it.
     pub(super) fn neighbour_changed(&self, address: IpAddr, now: Option<MacAddress>) {
         lock(&self.paths).remove(&address);
+        // Dropped after the lock.
+        let mut wakes = Vec::new();
         let core = self.core();
         let affected = core.machine.in_use_with(Gid::from_ip(address));
         for (id, was) in affected {
@@ -348,7 +359,7 @@ impl Shared {
             {
                 // The latest is what counts, and nobody may be reading.
                 let news = News::PathLost(PathChange { address, was, now });
-                cell.push_in_place_of(news, |old| matches!(old, News::PathLost(_)));
+                wakes.push(cell.push_in_place_of(news, |old| matches!(old, News::PathLost(_))));
             }
         }
     }
@@ -366,19 +377,20 @@ impl Shared {
     pub(super) fn end(&self, reason: String) {
         let stopped = Stopped { reason };
         let (pen, to_pen);
+        let mut wakes = Vec::new();
         {
             let mut core = self.core();
             core.stopped = Some(stopped.clone());
-            core.cells
-                .values()
-                .for_each(|cell| cell.push(News::Stopped(stopped.clone())));
+            for cell in core.cells.values() {
+                wakes.push(cell.push(News::Stopped(stopped.clone())));
+            }
             for listening in core.listeners.values() {
-                listening.cell.push(Incoming::Stopped(stopped.clone()));
+                wakes.push(listening.cell.push(Incoming::Stopped(stopped.clone())));
             }
             pen = std::mem::take(&mut core.pen);
             to_pen = std::mem::take(&mut core.to_pen);
         }
-        drop((pen, to_pen));
+        drop((pen, to_pen, wakes));
     }
 
     /// What tells of the thread's end.

@@ -1,7 +1,10 @@
 //! Connections as futures on tokio.
 
 use std::future::{Future, poll_fn};
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use ferroce::cm::tokio::{
@@ -9,6 +12,7 @@ use ferroce::cm::tokio::{
 };
 use ferroce::cm::{ConnectError, DatagramListener, DisconnectCause, Event, Params, RejectReason};
 use ferroce_suites::cm::{Hosts, soon};
+use ferroce_suites::pair::PATIENCE;
 
 fn run<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -126,4 +130,56 @@ fn datagram_services_are_found_by_futures() {
         let found = found.unwrap();
         assert_eq!((found.qkey, &found.private_data[..5]), (7, &b"here\0"[..]));
     });
+}
+
+/// Drops its task as soon as it is woken, in the thread that wakes it.
+struct Dropper {
+    task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    woken: Mutex<Sender<()>>,
+}
+
+impl Wake for Dropper {
+    fn wake(self: Arc<Self>) {
+        drop(self.task.lock().unwrap().take());
+        let _ = self.woken.lock().unwrap().send(());
+    }
+}
+
+#[test]
+fn a_waker_may_drop_its_task_at_once() {
+    let hosts = Hosts::new();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let _timers = runtime.enter();
+    // Nobody listens there: the answer wakes the task.
+    let (manager, qp, there) = (hosts.a.manager.clone(), hosts.a.qp(), hosts.there());
+    let task = async move {
+        let params = Params::new();
+        drop(connect(&manager, qp, there, &params, soon()).await);
+    };
+    let (woken, waiting) = channel();
+    let dropper = Arc::new(Dropper {
+        task: Mutex::new(Some(Box::pin(task))),
+        woken: Mutex::new(woken),
+    });
+    let waker = Waker::from(dropper.clone());
+    {
+        let mut task = dropper.task.lock().unwrap();
+        let turn = task
+            .as_mut()
+            .unwrap()
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker));
+        assert!(turn.is_pending());
+    }
+    waiting
+        .recv_timeout(PATIENCE)
+        .expect("the manager's thread goes on");
+    assert!(dropper.task.lock().unwrap().is_none());
+    // It does.
+    let mut listener = hosts.listen();
+    drop(hosts.connect(&mut listener));
+    hosts.assert_clean();
 }
