@@ -214,9 +214,10 @@ impl Machine {
                 };
                 self.fail(now, id, failure);
             }
-            // The program did not answer the request in the time that we promised to the peer.
+            // The program did not answer the request in the time that we promised to the peer. Not "timeout", which is known by
+            // the sender's id (IBTA vol. 1, 12.6.7.2: 4): the peer has not been told ours yet, and Linux would miss it.
             State::ReqRcvd | State::MraReqSent => {
-                self.send_rej(id, RejectReason::Timeout, &[], &[]);
+                self.send_rej(id, RejectReason::Consumer, &[], &[]);
                 self.fail(now, id, Failure::Deadline);
             }
         }

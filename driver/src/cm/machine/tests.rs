@@ -384,19 +384,31 @@ fn a_request_that_nobody_answers_expires() {
     };
     let mut net = Net::with(6, Wire::default(), config);
     net.accepting = false;
-    net.connect();
-    net.settle();
+    let id = net.connect();
+    net.settle_until(|net| !net.sides[1].failed.is_empty());
     assert!(
         matches!(net.sides[1].failed[..], [(_, Failure::Deadline)]),
         "{:?}",
         net.sides[1]
     );
+    // Whoever asked knows no id of this side yet, so that the REJ must be known by its own.
+    let last = net.flying.last().expect("a REJ is under way").3.clone();
+    let Ok(Message::Rej(rej)) = mad::parse(&last) else {
+        panic!("{last:?}")
+    };
+    assert_eq!(RejectReason::from_code(rej.reason()), RejectReason::Consumer);
+    assert_eq!(
+        (rej.local_comm_id(), rej.remote_comm_id(), rej.message_rejected()),
+        (0, id.0, 0)
+    );
+    assert_eq!(rej.rejected_info_length(), 0);
+    net.settle();
     assert!(matches!(
         net.sides[0].failed[..],
         [(
             _,
             Failure::Rejected {
-                reason: RejectReason::Timeout,
+                reason: RejectReason::Consumer,
                 ..
             }
         )]
