@@ -53,6 +53,7 @@ impl Machine {
             remote: None,
             remote_guid: 0,
             remote_qpn: 0,
+            remote_psn: 0,
             local_qpn: ask.qpn,
             transaction_id,
             unanswered: None,
@@ -281,9 +282,13 @@ impl Machine {
                     Err(_) => self.enter_time_wait(now, id),
                 }
             }
-            State::RepSent => self.fail(now, id, super::Failure::Stale),
-            // The program is at it, and learns by its answer; or the end is near already.
-            _ => {}
+            State::ReqRcvd
+            | State::MraReqSent
+            | State::RepSent
+            | State::RepRcvd
+            | State::MraRepSent => self.fail(now, id, super::Failure::Stale),
+            // The end is near already; a connection without an answer has no peer yet.
+            State::DreqSent | State::TimeWait | State::ReqSent => {}
         }
     }
 

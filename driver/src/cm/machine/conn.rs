@@ -55,6 +55,8 @@ pub(super) struct Conn {
     /// GUID of the peer's NIC.
     pub(super) remote_guid: u64,
     pub(super) remote_qpn: u32,
+    /// PSN that the peer has told this side to begin with.
+    pub(super) remote_psn: u32,
     pub(super) local_qpn: u32,
     pub(super) transaction_id: u64,
     /// What is repeated until an answer comes.

@@ -67,17 +67,19 @@ impl Machine {
 
     fn req(&mut self, now: Instant, from: &Path, req: &ReqMsg) {
         let (guid, remote) = (req.local_ca_guid(), CommId(req.local_comm_id()));
-        if let Some(id) = self.by_remote_id.get(&(guid, remote)).copied() {
-            return self.req_again(now, id);
-        }
-        if let Some(id) = self.by_remote_qpn.get(&(guid, req.local_qpn())).copied() {
+        let stale = match self.by_remote_id.get(&(guid, remote)).copied() {
+            Some(id) if self.is_of(id, req) => return self.req_again(now, id),
+            known => self.stale(known, guid, req.local_qpn()),
+        };
+        if stale != [None; 2] {
             log::info!(
-                "{}: queue pair {:#x} has started afresh",
+                "{}: queue pair {:#x} or id {:#x} has started afresh",
                 from.dgid,
-                req.local_qpn()
+                req.local_qpn(),
+                remote.0
             );
             self.reject_req(from, req, RejectReason::StaleConnection, &[]);
-            return self.end_stale(now, id);
+            return stale.into_iter().flatten().for_each(|id| self.end_stale(now, id));
         }
         let service = ServiceId(req.service_id());
         let Some(listener) = self.listeners.get(&service).copied() else {
@@ -94,6 +96,25 @@ impl Machine {
         }
     }
 
+    /// Whether a connection was asked for by this very REQ. A peer that was started anew may use an id again, by chance or
+    /// since it counts; not all of these are then the same (IBTA vol. 1, 12.9.8.3.1).
+    fn is_of(&self, id: CommId, req: &ReqMsg) -> bool {
+        let asked = (
+            req.mad_header().transaction_id(),
+            req.local_qpn(),
+            req.starting_psn(),
+        );
+        self.conns
+            .get(&id)
+            .is_some_and(|conn| (conn.transaction_id, conn.remote_qpn, conn.remote_psn) == asked)
+    }
+
+    /// The connections that can be no more, since their peer has begun another with the same id (`known`) or queue pair.
+    fn stale(&self, known: Option<CommId>, guid: u64, qpn: u32) -> [Option<CommId>; 2] {
+        let joined = self.by_remote_qpn.get(&(guid, qpn)).copied();
+        [known, joined.filter(|id| known != Some(*id))]
+    }
+
     fn add_requested(&mut self, now: Instant, req: &ReqMsg, requested: Requested) {
         let id = self.fresh_id();
         let remote = CommId(req.local_comm_id());
@@ -103,6 +124,7 @@ impl Machine {
             remote: Some(remote),
             remote_guid: requested.remote_guid,
             remote_qpn: requested.remote_qpn,
+            remote_psn: requested.psn,
             local_qpn: 0,
             transaction_id: req.mad_header().transaction_id(),
             unanswered: None,
@@ -221,17 +243,20 @@ impl Machine {
 
     fn rep_first(&mut self, now: Instant, from: &Path, id: CommId, rep: &RepMsg) {
         let (guid, remote, qpn) = (rep.local_ca_guid(), CommId(rep.local_comm_id()), rep.local_qpn());
-        if self.by_remote_id.contains_key(&(guid, remote)) {
-            self.counters.duplicates += 1;
-            return;
-        }
-        if let Some(old) = self.by_remote_qpn.get(&(guid, qpn)).copied() {
-            log::info!("{}: queue pair {qpn:#x} has started afresh", from.dgid);
+        // A REP that comes again names an id of ours that has had it: what the peer's id means here is an older life's.
+        let known = self.by_remote_id.get(&(guid, remote)).copied();
+        let stale = self.stale(known, guid, qpn);
+        if stale != [None; 2] {
+            log::info!(
+                "{}: queue pair {qpn:#x} or id {:#x} has started afresh",
+                from.dgid,
+                remote.0
+            );
             // Our REQ is repeated, and accepted anew when the old connection is gone.
             let transaction_id = rep.mad_header().transaction_id();
             let reason = RejectReason::StaleConnection;
             self.reject_with(from, transaction_id, (id.0, remote.0), OF_REP, reason, &[]);
-            return self.end_stale(now, old);
+            return stale.into_iter().flatten().for_each(|old| self.end_stale(now, old));
         }
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -241,6 +266,7 @@ impl Machine {
         conn.deadline = deadline;
         conn.state = State::RepRcvd;
         (conn.remote, conn.remote_guid, conn.remote_qpn) = (Some(remote), guid, qpn);
+        conn.remote_psn = rep.starting_psn();
         // The program that was told of the acceptance is not waited for forever.
         conn.timer = Some(now + self.config.service_timeout.duration());
         self.by_remote_id.insert((guid, remote), id);

@@ -459,14 +459,115 @@ fn c03_a_peer_that_has_started_afresh_is_told_of_its_stale_connection_and_comes_
         )]
     ));
     net.settle_until(|net| !net.sides[1].ended.is_empty());
-    let stale = |event: &MachineEvent| matches!(event, MachineEvent::Disconnected(_, DisconnectCause::Stale));
-    assert!(net.sides[1].events.iter().any(stale));
+    assert!(net.sides[1].events.iter().any(is_stale));
     net.machines[0].connect(net.now, &request).unwrap();
     net.settle_until(|net| net.sides[1].established.len() == 2);
     assert!(
         net.now - came_back < Duration::from_millis(50),
         "no retry was needed"
     );
+}
+
+/// A machine that draws these numbers first: a communication id, the halves of a transaction id.
+fn drawing(first: [u32; 3], side: usize) -> Machine {
+    let (mut first, mut random) = (first.into_iter(), Random(97));
+    let ca_guid = 0x1000 + side as u64;
+    let config = MachineConfig {
+        ca_guid,
+        ..MachineConfig::default()
+    };
+    Machine::new(config, move || first.next().unwrap_or_else(|| random.any() as u32))
+}
+
+fn is_stale(event: &MachineEvent) -> bool {
+    matches!(event, MachineEvent::Disconnected(_, DisconnectCause::Stale))
+}
+
+/// C03: with everything the same but one number, which another life must have drawn anew; the id is always the same.
+#[test]
+fn c03_a_peer_that_comes_back_with_the_same_id_is_stale_and_in_within_the_time_wait() {
+    let before = ask(0x77);
+    let psn = before.psn ^ 1;
+    let other_psn = ConnectRequest { psn, ..ask(0x77) };
+    for (name, draws, request) in [
+        ("transaction", [5, 6, 8], before.clone()),
+        ("PSN", [5, 6, 7], other_psn),
+        ("queue pair", [5, 6, 7], ask(0x78)),
+    ] {
+        let mut net = Net::new(8, Wire::default());
+        net.machines[0] = drawing([5, 6, 7], 0);
+        let first = net.machines[0].connect(net.now, &before).unwrap();
+        net.settle_until(|net| !net.sides[1].established.is_empty());
+        // The power fails.
+        net.machines[0] = drawing(draws, 0);
+        let came_back = net.now;
+        let again = net.machines[0].connect(net.now, &request).unwrap();
+        assert_eq!(first, again, "the same id");
+        net.settle_until(|net| !net.sides[0].failed.is_empty());
+        let (_, Failure::Rejected { reason, .. }) = &net.sides[0].failed[0] else {
+            panic!("{name}: {:?}", net.sides[0].failed)
+        };
+        assert_eq!(*reason, RejectReason::StaleConnection, "{name}");
+        net.settle_until(|net| !net.sides[1].ended.is_empty());
+        assert!(net.sides[1].events.iter().any(is_stale), "{name}");
+        net.machines[0] = drawing(draws, 0);
+        net.machines[0].connect(net.now, &request).unwrap();
+        net.settle_until(|net| net.sides[1].established.len() == 2);
+        let (took, time_wait) = (net.now - came_back, TimeCode::new(14).duration() * 2);
+        assert!(took < time_wait, "{name}: {took:?}");
+        assert_eq!(net.machines[1].counters().stale, 1, "{name}");
+    }
+}
+
+#[test]
+fn c03_the_same_request_that_comes_again_is_no_new_life() {
+    let mut net = Net::new(8, Wire::default());
+    let id = net.connect();
+    net.drain();
+    let req = net.flying.first().expect("a REQ").3.clone();
+    net.settle_until(|net| !net.sides[1].established.is_empty());
+    net.machines[1].handle_mad(net.now, &path_to(0), &req);
+    assert_eq!(net.machines[1].counters().duplicates, 1);
+    assert_eq!(net.machines[1].counters().stale, 0);
+    net.machines[0].disconnect(net.now, id, b"", None).unwrap();
+    net.settle();
+    assert!(!net.sides[1].events.iter().any(is_stale));
+}
+
+/// The program that has not answered the old request yet, or has not looked at the old acceptance, learns that it is void.
+#[test]
+fn c03_what_the_program_is_at_becomes_stale_too() {
+    let mut net = Net::new(8, Wire::default());
+    net.accepting = false;
+    net.connect();
+    net.settle_until(|net| !net.sides[1].events.is_empty());
+    net.machines[0] = machine(99, 0, MachineConfig::default());
+    net.machines[0].connect(net.now, &ask(0x101)).unwrap();
+    let came_back = net.now;
+    net.settle_until(|net| !net.sides[0].failed.is_empty());
+    let failed = &net.sides[1].failed[..];
+    assert!(matches!(failed, [(_, Failure::Stale)]), "{failed:?}");
+    net.accepting = true;
+    net.machines[0].connect(net.now, &ask(0x101)).unwrap();
+    net.settle_until(|net| net.sides[1].established.len() == 1);
+    assert!(net.now - came_back < Duration::from_millis(50));
+}
+
+/// The listener's power fails, and it gives the id of its old connection to the new one.
+#[test]
+fn c03_an_acceptance_with_the_id_of_an_old_connection_is_stale() {
+    let mut net = Net::new(9, Wire::default());
+    net.machines[1] = drawing([5, 6, 7], 1);
+    net.machines[1].listen(service(), 8).unwrap();
+    net.connect();
+    net.settle_until(|net| !net.sides[1].established.is_empty());
+    net.machines[1] = drawing([5, 6, 7], 1);
+    net.machines[1].listen(service(), 8).unwrap();
+    net.connect();
+    net.settle_until(|net| net.sides[0].established.len() == 2);
+    assert!(net.sides[0].events.iter().any(is_stale));
+    assert_eq!(net.machines[0].counters().stale, 1);
+    net.settle_until(|net| net.sides[1].established.len() == 2);
 }
 
 #[test]
@@ -481,8 +582,7 @@ fn c03_a_stale_connection_of_the_one_who_asks_is_cleared_by_asking_again() {
     net.machines[0].connect(net.now, &ask(0x500)).unwrap();
     net.next_qpn = 0x101;
     net.settle_until(|net| net.sides[0].established.len() == 2);
-    let stale = |event: &MachineEvent| matches!(event, MachineEvent::Disconnected(_, DisconnectCause::Stale));
-    assert!(net.sides[0].events.iter().any(stale));
+    assert!(net.sides[0].events.iter().any(is_stale));
     assert_eq!(net.machines[0].counters().stale, 1);
 }
 
