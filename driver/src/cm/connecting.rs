@@ -16,7 +16,7 @@ use super::mad::{IpHeader, PortSpace, RejectReason, ServiceId};
 use super::manager::Manager;
 use super::params::Params;
 use super::resolver::ResolveError;
-use super::shared::News;
+use super::shared::{News, Tie};
 use crate::verbs::{Mtu, Path, Qp};
 
 /// User bytes of a request's private data: 92, less the RDMA CM header's 36.
@@ -41,6 +41,8 @@ pub struct Connecting {
     manager: Manager,
     cell: Arc<Cell<News>>,
     qp: Option<Qp>,
+    /// Once the way is known.
+    tie: Option<Tie>,
     transport: Transport,
     remote: SocketAddr,
     params: Params,
@@ -76,6 +78,7 @@ impl Connecting {
             manager: manager.clone(),
             cell,
             qp: Some(qp),
+            tie: None,
             transport,
             remote,
             params: params.clone(),
@@ -195,6 +198,7 @@ impl Connecting {
             core.cells.insert(id, self.cell.clone());
             id
         };
+        self.tie = Some(Tie::new(shared, &path));
         self.step = Step::Asked { id, path, psn, mtu };
         shared.wake();
         Ok(())
@@ -238,7 +242,7 @@ impl Connecting {
             };
         }
         self.step = Step::Done;
-        let Some(qp) = self.qp.take() else {
+        let (Some(qp), Some(tie)) = (self.qp.take(), self.tie.take()) else {
             return Err(ConnectError::Ended);
         };
         Ok(Connection::new(Parts {
@@ -246,6 +250,7 @@ impl Connecting {
             id,
             cell: self.cell.clone(),
             qp,
+            tie,
             path,
             remote: self.remote,
             private_data: accepted.private_data.clone(),

@@ -11,7 +11,7 @@ use super::cell::{Cell, late};
 use super::error::{DisconnectError, Stopped, WaitError};
 use super::machine::{CommId, DisconnectCause};
 use super::manager::Manager;
-use super::shared::{News, PathChange};
+use super::shared::{News, PathChange, Tie};
 use crate::verbs::{Path, Qp, QpState};
 
 /// What happened to a connection.
@@ -50,6 +50,8 @@ pub struct Connection {
     private_data: Box<[u8]>,
     ended: Option<DisconnectCause>,
     stopped: Option<Stopped>,
+    /// Its neighbour is watched until it is dropped.
+    _tie: Tie,
     manager: Manager,
 }
 
@@ -70,6 +72,7 @@ pub(super) struct Parts {
     pub(super) id: CommId,
     pub(super) cell: Arc<Cell<News>>,
     pub(super) qp: Qp,
+    pub(super) tie: Tie,
     pub(super) path: Path,
     pub(super) remote: SocketAddr,
     pub(super) private_data: Box<[u8]>,
@@ -82,6 +85,7 @@ impl Connection {
             id,
             cell,
             qp,
+            tie,
             path,
             remote,
             private_data,
@@ -95,6 +99,7 @@ impl Connection {
             private_data,
             ended: None,
             stopped: None,
+            _tie: tie,
             manager,
         }
     }

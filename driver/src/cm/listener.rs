@@ -19,7 +19,7 @@ use super::mad::{IpHeader, PortSpace, RejectReason};
 use super::manager::Manager;
 use super::params::Params;
 use super::place::Place;
-use super::shared::{Incoming, News};
+use super::shared::{Incoming, News, Tie};
 use crate::verbs::{Mtu, Path, Qp};
 
 /// Bytes of an acceptance's private data.
@@ -262,6 +262,7 @@ impl Request {
             id: self.id,
             cell: self.cell.clone(),
             qp: Some(qp),
+            tie: Some(Tie::new(shared, &self.requested.path)),
             path: self.requested.path,
             remote: self.remote_address(),
             private_data: self.private_data().into(),
@@ -317,6 +318,8 @@ pub struct Accepting {
     id: CommId,
     cell: Arc<Cell<News>>,
     qp: Option<Qp>,
+    /// Until the connection has it.
+    tie: Option<Tie>,
     path: Path,
     remote: SocketAddr,
     private_data: Box<[u8]>,
@@ -384,12 +387,13 @@ impl Accepting {
     fn advance(&mut self, news: News) -> Option<Result<Connection, ConnectError>> {
         Some(match news {
             News::Established => {
-                let qp = self.qp.take()?;
+                let (qp, tie) = (self.qp.take()?, self.tie.take()?);
                 Ok(Connection::new(Parts {
                     manager: self.manager.clone(),
                     id: self.id,
                     cell: self.cell.clone(),
                     qp,
+                    tie,
                     path: self.path,
                     remote: self.remote,
                     private_data: self.private_data.clone(),

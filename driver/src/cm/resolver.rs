@@ -69,6 +69,17 @@ pub trait Resolver: Send + Sync {
     fn watch(&self, handler: NeighbourHandler) {
         let _ = handler;
     }
+
+    /// A connection with the peer at an address is being made: changes on the way to it are to be told of, until
+    /// [`Self::disconnected`] has been called as often as this. Called without locks; must not wait.
+    fn connected(&self, address: IpAddr) {
+        let _ = address;
+    }
+
+    /// A connection with the peer at an address is no more.
+    fn disconnected(&self, address: IpAddr) {
+        let _ = address;
+    }
 }
 
 impl<R: Resolver + ?Sized> Resolver for Arc<R> {
@@ -82,6 +93,14 @@ impl<R: Resolver + ?Sized> Resolver for Arc<R> {
 
     fn watch(&self, handler: NeighbourHandler) {
         (**self).watch(handler);
+    }
+
+    fn connected(&self, address: IpAddr) {
+        (**self).connected(address);
+    }
+
+    fn disconnected(&self, address: IpAddr) {
+        (**self).disconnected(address);
     }
 }
 

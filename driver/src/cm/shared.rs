@@ -399,6 +399,27 @@ impl Shared {
     }
 }
 
+/// A connection with a peer, of which the resolver is told for as long as this lives.
+pub(super) struct Tie {
+    resolver: Arc<dyn Resolver>,
+    address: IpAddr,
+}
+
+impl Tie {
+    /// Tells of a connection on that way.
+    pub(super) fn new(shared: &Shared, path: &Path) -> Tie {
+        let (resolver, address) = (shared.resolver.clone(), path.dgid.to_ip());
+        resolver.connected(address);
+        Tie { resolver, address }
+    }
+}
+
+impl Drop for Tie {
+    fn drop(&mut self) {
+        self.resolver.disconnected(self.address);
+    }
+}
+
 /// Tells that the manager's thread is gone, and with it QP 1 and its hold on the context.
 #[derive(Debug, Default)]
 pub(super) struct Ended {

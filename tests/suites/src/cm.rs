@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferroce::cm::{
-    Accepting, Connecting, Connection, Event, Listener, Manager, ManagerConfig, Params, StaticTable,
+    Accepting, Connecting, Connection, Event, Listener, Manager, ManagerConfig, Params, Resolver, StaticTable,
 };
 use ferroce::context::Context;
 use ferroce::verbs::{
@@ -68,9 +68,19 @@ impl Host {
 
     /// A host on an open device.
     pub fn on(context: Arc<Context>, index: usize, config: &ManagerConfig) -> Host {
+        Host::with_resolver(context, index, config, |neighbours| neighbours)
+    }
+
+    /// A host whose manager finds others by what `resolver` makes of the table of neighbours.
+    pub fn with_resolver<R: Resolver + 'static>(
+        context: Arc<Context>,
+        index: usize,
+        config: &ManagerConfig,
+        resolver: impl FnOnce(Arc<StaticTable>) -> R,
+    ) -> Host {
         let neighbours = Arc::new(StaticTable::new(&context));
         neighbours.insert(address(1 - index), mac(1 - index));
-        let manager = Manager::with(&context, neighbours.clone(), config).expect("a manager");
+        let manager = Manager::with(&context, resolver(neighbours.clone()), config).expect("a manager");
         let pd = Pd::alloc(&context).expect("a PD");
         // Few of the many queue pairs complete anything at a time.
         let mut entries = CqConfig::new(1 << 12);

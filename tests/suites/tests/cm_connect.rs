@@ -1,8 +1,9 @@
 //! Connections between two drivers on two NIC models, made by their connection managers.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ferroce::cm::mad::SidrStatus;
@@ -459,6 +460,71 @@ fn c07_a_neighbour_that_changes_is_a_loss_of_path_and_nothing_breaks() {
         passive.wait_event(soon()),
         Ok(Event::Disconnected(DisconnectCause::Peer))
     );
+}
+
+/// A table of neighbours that counts the connections that it is told of.
+struct Counting {
+    table: Arc<StaticTable>,
+    connections: Arc<Mutex<HashMap<IpAddr, i64>>>,
+}
+
+impl Resolver for Counting {
+    fn resolve(&self, address: IpAddr, deadline: Instant) -> Result<Path, ResolveError> {
+        self.table.resolve(address, deadline)
+    }
+
+    fn lookup(&self, address: IpAddr) -> Option<Path> {
+        self.table.lookup(address)
+    }
+
+    fn connected(&self, address: IpAddr) {
+        *self.connections.lock().unwrap().entry(address).or_default() += 1;
+    }
+
+    fn disconnected(&self, address: IpAddr) {
+        *self.connections.lock().unwrap().entry(address).or_default() -= 1;
+    }
+}
+
+#[test]
+fn resolvers_are_told_which_peers_have_connections() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let counts: [Arc<Mutex<HashMap<IpAddr, i64>>>; 2] = Default::default();
+    let [a, b] = [0, 1].map(|index| {
+        let connections = counts[index].clone();
+        let counting = |table| Counting { table, connections };
+        Host::with_resolver(open(&testbed, index), index, &config(), counting)
+    });
+    let hosts = Hosts { a, b, testbed };
+    let count = || {
+        let of = |side: usize| counts[side].lock().unwrap().get(&address(1 - side)).copied();
+        [of(0).unwrap_or(0), of(1).unwrap_or(0)]
+    };
+    let mut listener = hosts.listen();
+    let mut first = hosts.connect(&mut listener);
+    let second = hosts.connect(&mut listener);
+    assert_eq!(count(), [2, 2]);
+    first.0.disconnect(soon()).unwrap();
+    drop(first);
+    assert_eq!(count(), [1, 1]);
+    drop(second);
+    assert_eq!(count(), [0, 0]);
+    // What comes to nothing is told of as well.
+    let mut asked = hosts
+        .a
+        .manager
+        .start_connect(hosts.a.qp(), hosts.there(), &Params::new(), soon())
+        .unwrap();
+    let request = request(&mut listener, &mut asked);
+    assert_eq!(count(), [1, 0]);
+    let accepting = request
+        .start_accept(hosts.b.qp(), &Params::new(), soon())
+        .unwrap();
+    assert_eq!(count(), [1, 1]);
+    drop(accepting);
+    // It may have seen the acceptance first.
+    drop(asked.wait());
+    assert_eq!(count(), [0, 0]);
 }
 
 /// C03: a peer whose power fails comes back with the same queue pair number, both times that it tries.

@@ -455,6 +455,36 @@ fn addresses_that_nobody_has_are_not_followed() {
     drop((a, b));
 }
 
+/// C07: however many stations are looked for, those with a connection are followed.
+#[test]
+fn c07_peers_with_a_connection_are_followed_however_many_others_there_are() {
+    let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
+    let config = with_addresses(quick(), &["10.9.0.1/24"]).max_neighbours(8);
+    let a = Agent::start(&open(&testbed, 0), config).expect("an agent");
+    let of_b: Vec<String> = (2..9).map(|last| format!("10.9.0.{last}/24")).collect();
+    let of_b: Vec<&str> = of_b.iter().map(String::as_str).collect();
+    let b = agent(&testbed, 1, &of_b);
+    let watched = |last: u8| {
+        let ip = IpAddr::from([10, 9, 0, last]);
+        let mut all = a.neighbours().into_iter();
+        all.any(|neighbour| neighbour.key.ip == ip && neighbour.watched)
+    };
+    let look_for = |last: u8| {
+        Resolver::resolve(&a, IpAddr::from([10, 9, 0, last]), soon()).expect("a way");
+    };
+    look_for(2);
+    Resolver::connected(&a, ip("10.9.0.2"));
+    (3..9).for_each(look_for);
+    assert!(watched(2));
+    assert_eq!(watch_count(&a), 3, "a quarter of the cache, and the one with a connection");
+    Resolver::disconnected(&a, ip("10.9.0.2"));
+    assert!(watched(2), "the last one that was of use");
+    (3..7).for_each(look_for);
+    assert!(!watched(2));
+    drop((a, b));
+    assert_clean(&testbed);
+}
+
 fn watch_count(agent: &Agent) -> usize {
     agent
         .neighbours()

@@ -99,7 +99,7 @@ impl Agent {
             stop: AtomicBool::new(false),
             handlers: Mutex::default(),
             next_handler: AtomicU64::new(0),
-            followed: Arc::default(),
+            followed: Arc::new(Mutex::new(Followed::new(config.max_neighbours))),
             config,
             context: context.clone(),
         });
@@ -294,24 +294,13 @@ impl Agent {
         self.shared.followed.clone()
     }
 
-    pub(super) fn with_followed<R>(&self, act: impl FnOnce(&mut Followed) -> R) -> R {
-        act(&mut lock(&self.shared.followed))
-    }
-
-    /// Watches one neighbour and no longer the other, without guards.
-    pub(super) fn rewatch(&self, (watch, unwatch): (Option<NeighbourKey>, Option<NeighbourKey>)) {
-        if watch.is_none() && unwatch.is_none() {
-            return;
-        }
+    /// Changes who is followed, and with it which neighbours are watched.
+    pub(super) fn with_followed(&self, act: impl FnOnce(&mut Followed, &mut Stack)) {
+        // Always in this order.
+        let mut followed = lock(&self.shared.followed);
         let mut inner = self.shared.lock();
-        if let Some(neighbour) = watch
-            && !inner.stack.watch(Instant::now(), neighbour)
-        {
-            log::warn!("the neighbour {} is not watched: the cache is full", neighbour.ip);
-        }
-        if let Some(neighbour) = unwatch {
-            inner.stack.unwatch(neighbour);
-        }
+        act(&mut followed, &mut inner.stack);
+        drop(followed);
         self.shared.after_call(inner);
     }
 
