@@ -12,6 +12,8 @@ use ferroce::cm::{
     Listener, LookupError, Manager, Params, RejectReason, ResolveError, Resolver, StartError, StaticTable,
     WaitError,
 };
+use ferroce::context::{Context, OpenConfig};
+use ferroce::function::InProcess;
 use ferroce::gid::{Gid, GidEntry, RoceVersion};
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
@@ -211,33 +213,29 @@ fn a_listener_at_one_address_takes_only_requests_for_it() {
 
 #[test]
 fn an_mtu_that_the_port_does_not_carry_is_rejected_with_one_that_would_do() {
-    let hosts = Hosts::new();
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let a = Host::new(&testbed, 0, &config());
+    // 1500 bytes of Ethernet carry 1024 of RoCE.
+    let function = InProcess::new("nic1", testbed.device(1).unwrap()).unwrap();
+    let small = OpenConfig::new().address(address(1)).mtu(1500);
+    let b = Host::on(Context::open(Arc::new(function), small).unwrap(), 1, &config());
+    let hosts = Hosts { a, b, testbed };
     let mut listener = hosts.listen();
-    let most = hosts.b.context.active_path_mtu().unwrap();
-    let larger = Mtu::ALL.into_iter().find(|mtu| mtu.bytes() > most.into());
-    let Some(larger) = larger else {
-        // Nothing is larger than what the port carries: then all that can be asked for works.
-        let params = Params {
-            mtu: Some(Mtu::Mtu4096),
-            ..Params::new()
-        };
-        hosts.connect_with(&mut listener, &params, &Params::new());
-        return;
-    };
-    let params = Params {
-        mtu: Some(larger),
+    let asking_for = |mtu| Params {
+        mtu: Some(mtu),
         ..Params::new()
     };
-    let error = hosts
-        .a
-        .manager
-        .connect(hosts.a.qp(), hosts.there(), &params, soon())
-        .unwrap_err();
-    let ConnectError::Rejected { reason, info, .. } = error else {
-        panic!("{error}")
+    let (manager, params) = (&hosts.a.manager, asking_for(Mtu::Mtu4096));
+    let error = manager.connect(hosts.a.qp(), hosts.there(), &params, soon());
+    let ConnectError::Rejected { reason, info, .. } = error.unwrap_err() else {
+        panic!("not rejected")
     };
-    assert_eq!(reason, RejectReason::InvalidMtu);
-    assert_eq!(info.len(), 1);
+    assert_eq!((reason, &info[..]), (RejectReason::InvalidMtu, &[3][..]));
+    let would_do = Mtu::ALL[usize::from(info[0]) - 1];
+    assert_eq!(would_do, Mtu::Mtu1024);
+    let (mut active, _passive) = hosts.connect_with(&mut listener, &asking_for(would_do), &Params::new());
+    assert_eq!(active.qp_mut().query().unwrap().mtu, Some(Mtu::Mtu1024));
+    hosts.assert_clean();
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ferroce::cm::Resolver;
+use ferroce::cm::{DisconnectCause, DisconnectError, Event, ManagerConfig, Resolver};
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::InProcess;
 use ferroce::gid::{Gid, RoceVersion};
@@ -13,10 +13,11 @@ use ferroce::link::{
     NeighbourKey, ResolveError, RouteError, RouteQuery, Timing, Via,
 };
 use ferroce::port::MacAddress;
-use ferroce::verbs::{Payload, QpConfig, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts};
+use ferroce::verbs::{Payload, QpConfig, QpState, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts};
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::profile::Profile;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
+use ferroce_suites::cm::{Host, Hosts};
 use ferroce_suites::pair::{PATIENCE, Side, mac};
 
 fn ip(text: &str) -> IpAddr {
@@ -483,6 +484,68 @@ fn c07_peers_with_a_connection_are_followed_however_many_others_there_are() {
     assert!(!watched(2));
     drop((a, b));
     assert_clean(&testbed);
+}
+
+/// A NIC with an agent, by which its connection manager finds others.
+fn host(testbed: &Testbed, index: usize, config: OpenConfig) -> (Arc<Agent>, Host) {
+    let context = open_with(testbed, index, config);
+    let own = format!("10.9.0.{}/24", index + 1);
+    let agent = Arc::new(Agent::start(&context, with_addresses(quick(), &[&own])).expect("an agent"));
+    let resolver = agent.clone();
+    let host = Host::with_resolver(context, index, &ManagerConfig::default(), |_| resolver);
+    (agent, host)
+}
+
+/// C07: as a whole, with the agent's usual timers: the peer's NIC is exchanged for another while a connection is in use.
+#[test]
+fn c07_a_connection_whose_peer_gets_another_mac_loses_its_path_and_is_ended() {
+    let testbed = Testbed::new(TestbedConfig::default()).expect("a testbed");
+    let [(of_a, a), (of_b, b)] = [0, 1].map(|index| host(&testbed, index, OpenConfig::new()));
+    let hosts = Hosts { a, b, testbed };
+    let mut listener = hosts.listen();
+    let (mut active, passive) = hosts.connect(&mut listener);
+    assert_eq!(active.path().dmac, mac(1));
+    assert_eq!((watch_count(&of_a), watch_count(&of_b)), (1, 1));
+
+    // Nothing is said any more from the old NIC, and the new one knows nothing of the connection.
+    let Hosts { a, b, testbed } = hosts;
+    testbed.set_cable(false);
+    drop((listener, passive));
+    let (manager, context) = (b.manager.clone(), b.context.clone());
+    drop(b);
+    manager.close(soon()).expect("an end");
+    drop(of_b);
+    context.close().expect("an orderly end");
+    assert_eq!(active.next_event(), None);
+    testbed.set_cable(true);
+    let other = MacAddress([0x02, 0xfe, 0x0c, 0xe0, 0x00, 0x99]);
+    let (of_b, b) = host(&testbed, 1, OpenConfig::new().mac(other));
+
+    // It announces itself, long before anybody is missed.
+    let Ok(Event::PathLost(change)) = active.wait_event(soon()) else {
+        panic!("no news")
+    };
+    assert_eq!(
+        (change.address, change.was, change.now),
+        (ip("10.9.0.2"), mac(1), Some(other))
+    );
+    assert_eq!(active.qp().state(), QpState::Rts, "it is the program's to end it");
+    // Whom the connection was with does not answer any more.
+    let ended = active.disconnect(Instant::now() + Duration::from_millis(300));
+    assert!(matches!(ended, Err(DisconnectError::NoAnswer)), "{ended:?}");
+    assert_eq!(active.ended(), Some(DisconnectCause::NoAnswer));
+    assert_eq!(active.qp().state(), QpState::Err);
+    drop(active);
+
+    let hosts = Hosts { a, b, testbed };
+    let mut listener = hosts.listen();
+    let (mut active, mut passive) = hosts.connect(&mut listener);
+    assert_eq!(active.path().dmac, other);
+    active.disconnect(soon()).expect("an end");
+    let ended = Event::Disconnected(DisconnectCause::Peer);
+    assert_eq!(passive.wait_event(soon()), Ok(ended));
+    hosts.assert_clean();
+    drop((of_a, of_b));
 }
 
 fn watch_count(agent: &Agent) -> usize {
