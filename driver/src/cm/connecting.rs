@@ -219,7 +219,7 @@ impl Connecting {
             sq_psn: accepted.psn,
             responder_resources: responder_resources.min(accepted.initiator_depth),
             initiator_depth: initiator_depth.min(accepted.responder_resources),
-            ack_timeout: self.params.ack_code(),
+            ack_timeout: self.params.ack_code_with(accepted.ack_delay),
             retry_count: self.params.retry_count,
             rnr_retry: accepted.rnr_retry,
             rnr_timer: self.params.rnr_code(),

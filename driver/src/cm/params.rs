@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::machine::TimeCode;
 use crate::verbs::{Access, Mtu};
 
+/// What is waited for acknowledgements by default: 67 ms.
+const ACK_TIMEOUT: TimeCode = TimeCode::new(14);
+
 /// What a connection shall be like. The default suits most programs.
 ///
 /// Each side says what it can, and gets the lesser of both where that matters.
@@ -20,9 +23,11 @@ pub struct Params {
     /// Most READs and atomics that this side has in progress at a time.
     pub initiator_depth: u8,
     /// How long acknowledgements are waited for, by both sides; the one who asks chooses. Rounded up to 4.096 µs * 2^n.
+    /// `None` is 67 ms, and for the one who asks what the peer's NIC may take on top, which its acceptance says (IBTA vol. 1,
+    /// 12.7, target ACK delay): with 134 ms, as ferroce and Linux say, 268 ms.
     /// A peer that has vanished is noticed after `retry_count + 1` times this, or up to four times that (IBTA vol. 1,
     /// 9.7.6.1.3).
-    pub ack_timeout: Duration,
+    pub ack_timeout: Option<Duration>,
     /// How often both sides repeat what is not acknowledged (0..=7); the one who asks chooses.
     pub retry_count: u8,
     /// How often the peer repeats what finds no receive posted here (0..=6); 7 is for ever.
@@ -48,7 +53,7 @@ impl Default for Params {
             mtu: None,
             responder_resources: 16,
             initiator_depth: 16,
-            ack_timeout: Duration::from_millis(67),
+            ack_timeout: None,
             retry_count: 7,
             rnr_retry: 7,
             rnr_timer: Duration::from_micros(640),
@@ -74,8 +79,18 @@ impl Params {
         self
     }
 
+    /// What the peer is asked to wait.
     pub(super) fn ack_code(&self) -> TimeCode {
-        TimeCode::covering(self.ack_timeout)
+        self.ack_timeout.map_or(ACK_TIMEOUT, TimeCode::covering)
+    }
+
+    /// What this side waits, if it has asked and the peer's NIC takes up to `delay` to acknowledge. The program's own word
+    /// counts more, as with Linux's `RDMA_OPTION_ID_ACK_TIMEOUT`.
+    pub(super) fn ack_code_with(&self, delay: TimeCode) -> TimeCode {
+        match self.ack_timeout {
+            Some(timeout) => TimeCode::covering(timeout),
+            None => ACK_TIMEOUT.plus(delay.min(TimeCode::MAX_ACK_TIMEOUT)),
+        }
     }
 
     pub(super) fn rnr_code(&self) -> u8 {
@@ -115,6 +130,21 @@ mod tests {
             assert_eq!(rnr_timer_code(time), code, "{time:?}");
         }
         assert_eq!(Params::default().rnr_code(), 12);
-        assert_eq!(Params::default().ack_code().code(), 14);
+    }
+
+    #[test]
+    fn what_the_peers_nic_may_take_counts_unless_the_program_has_said_what_does() {
+        let default = Params::default();
+        assert_eq!(default.ack_code().code(), 14);
+        // The greater one; twice that if the other is at least half of it. As Linux's `cm_ack_timeout` has it.
+        for (delay, code) in [(0, 14), (12, 14), (13, 15), (14, 15), (15, 16), (16, 16), (20, 20), (31, 22)] {
+            assert_eq!(default.ack_code_with(TimeCode::new(delay)).code(), code, "{delay}");
+        }
+        let own = Params {
+            ack_timeout: Some(Duration::from_millis(4)),
+            ..Params::default()
+        };
+        assert_eq!(own.ack_code().code(), 10);
+        assert_eq!(own.ack_code_with(TimeCode::new(15)).code(), 10);
     }
 }

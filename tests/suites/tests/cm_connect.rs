@@ -97,7 +97,7 @@ fn both_sides_get_what_they_have_agreed_on() {
         mtu: Some(Mtu::Mtu1024),
         responder_resources: 2,
         initiator_depth: 8,
-        ack_timeout: Duration::from_millis(200),
+        ack_timeout: Some(Duration::from_millis(200)),
         retry_count: 3,
         rnr_retry: 2,
         rnr_timer: Duration::from_micros(80),
@@ -133,6 +133,17 @@ fn both_sides_get_what_they_have_agreed_on() {
         (a.remote_qpn, b.remote_qpn),
         (passive.qp().qpn(), active.qp().qpn())
     );
+    hosts.assert_clean();
+}
+
+#[test]
+fn who_asks_waits_for_as_long_as_the_peers_nic_may_take() {
+    let hosts = Hosts::new();
+    let mut listener = hosts.listen();
+    let (mut active, mut passive) = hosts.connect(&mut listener);
+    // 67 ms are asked for; the acceptance tells of 134 ms on top.
+    assert_eq!(active.qp_mut().query().unwrap().timeout, 16);
+    assert_eq!(passive.qp_mut().query().unwrap().timeout, 14);
     hosts.assert_clean();
 }
 
@@ -538,7 +549,7 @@ fn c03_a_peer_that_comes_back_is_told_that_it_is_stale_and_then_let_in() {
     // Long enough for a busy machine: the time-wait is twice 2.1 s.
     let (asks, time_wait) = (
         Params {
-            ack_timeout: Duration::from_secs(2),
+            ack_timeout: Some(Duration::from_secs(2)),
             ..Params::new()
         },
         Duration::from_nanos(2 * (4096 << 19)),

@@ -40,7 +40,7 @@ impl log::Log for Counting {
 fn write_on(hosts: &mut Hosts, cycles: usize, period: Duration) -> (u64, Option<WcStatus>) {
     let mut listener = hosts.listen();
     let params = Params {
-        ack_timeout: Duration::from_millis(4),
+        ack_timeout: Some(Duration::from_millis(4)),
         ..Params::new()
     };
     let (mut active, _passive) = hosts.connect_with(&mut listener, &params, &Params::new());

@@ -48,7 +48,7 @@ pub fn meet(
 fn params(args: &PerfArgs, said: &Hello) -> Result<Params, CliError> {
     Ok(args.nic.params(Params {
         mtu: Some(nic::mtu(args.mtu)?),
-        ack_timeout: Duration::from_nanos(4096 << args.qp_timeout),
+        ack_timeout: Some(Duration::from_nanos(4096 << args.qp_timeout)),
         ..Params::new().private_data(said.encode())
     }))
 }

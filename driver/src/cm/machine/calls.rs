@@ -10,9 +10,6 @@ use super::types::{
 use super::{ListenEntry, Machine};
 use crate::cm::mad::{RejectReason, ServiceId};
 
-/// The longest acknowledgement timeout that counts (17 s): a peer may name any, up to hours.
-const MAX_ACK_TIMEOUT: TimeCode = TimeCode::new(22);
-
 impl Machine {
     /// Takes requests for a service from now on, at most `backlog` unanswered ones at a time: the rest is dropped, and the
     /// peers ask again.
@@ -336,5 +333,5 @@ impl Machine {
 
 /// How long a connection's packets may still be under way: twice the time in which an acknowledgement comes.
 pub(super) fn time_wait(ack_timeout: TimeCode) -> std::time::Duration {
-    ack_timeout.min(MAX_ACK_TIMEOUT).duration() * 2
+    ack_timeout.min(TimeCode::MAX_ACK_TIMEOUT).duration() * 2
 }

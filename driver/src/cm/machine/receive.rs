@@ -278,6 +278,7 @@ impl Machine {
             responder_resources: rep.responder_resources(),
             initiator_depth: rep.initiator_depth(),
             rnr_retry: rep.rnr_retry_count(),
+            ack_delay: TimeCode::new(rep.target_ack_delay()),
             srq: rep.srq(),
             private_data: rep.private().into(),
         };

@@ -263,6 +263,7 @@ fn a_connection_is_made_and_ended_in_five_datagrams() {
         (accepted.remote_qpn, accepted.psn, accepted.rnr_retry),
         (0x102, 0x4321, 6)
     );
+    assert_eq!(accepted.ack_delay, TimeCode::new(15));
     assert_eq!(&accepted.private_data[..8], b"welcome\0");
     net.machines[0].disconnect(net.now, id, b"", None).unwrap();
     net.settle();

@@ -42,6 +42,9 @@ impl Transport {
 pub struct TimeCode(u8);
 
 impl TimeCode {
+    /// The longest acknowledgement timeout that counts (17 s): a peer may name any, up to hours.
+    pub(crate) const MAX_ACK_TIMEOUT: Self = Self(22);
+
     /// The code; bits above the 5 that there are must be 0.
     pub(crate) const fn new(code: u8) -> Self {
         Self(if code > 31 { 31 } else { code })
@@ -54,6 +57,12 @@ impl TimeCode {
             .map(Self)
             .find(|code| code.duration() >= time)
             .unwrap_or(Self(31))
+    }
+
+    /// The sum of two times, as near as a code comes: the greater one, or twice that if the other is at least half of it.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        let (less, greater) = (self.0.min(other.0), self.0.max(other.0));
+        Self::new(greater + u8::from(greater - less <= 1))
     }
 
     /// The time.
@@ -207,6 +216,8 @@ pub struct Accepted {
     pub initiator_depth: u8,
     /// How often this side shall repeat what finds no receive posted there.
     pub rnr_retry: u8,
+    /// How long the peer's NIC may take to acknowledge, on top of the way (IBTA vol. 1, 12.7: target ACK delay).
+    pub ack_delay: TimeCode,
     /// Whether the peer's receives come from a shared queue.
     pub srq: bool,
     /// All 196 bytes of private data.
