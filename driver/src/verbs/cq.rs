@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ferroce_firmware_iface::cmds::{CreateCq, DestroyCq};
 use ferroce_firmware_iface::command::Command;
@@ -19,6 +19,7 @@ use super::error::{CreateError, LimitError, made};
 use super::local::LocalInner;
 use super::poller::CqPoller;
 use super::user_index::UserIndexGuard;
+use crate::cmdq::lock;
 use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
@@ -330,11 +331,6 @@ impl Cq {
         lock(&self.shared.inbox).push(message);
         self.shared.mail.store(true, Ordering::Release);
     }
-}
-
-/// A lock that a panic elsewhere does not close: what it guards is whole at any time.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for CqShared {

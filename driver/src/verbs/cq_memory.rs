@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ferroce_firmware_iface::cmds::ResizeCq;
 use ferroce_firmware_iface::layouts::Cqc;
 
-use super::cq::lock;
 use super::error::{CreateError, LimitError, made};
 use super::local::LocalInner;
 use super::pages::{self, PageList};
 use super::poller::CqPoller;
+use crate::cmdq::lock;
 use crate::context::Context;
 use crate::mem::{DmaBuffer, DmaError, DmaRing};
 use crate::ring::{CQE_BYTES, CqRing};

@@ -7,11 +7,12 @@ use std::time::Instant;
 
 use ferroce_firmware_iface::event::CqErrorSyndrome;
 
-use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Identity, Message, lock};
+use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Identity, Message};
 use super::error::{PollError, WaitError};
 use super::local::LocalInner;
 use super::wc::Wc;
 use crate::barrier;
+use crate::cmdq::lock;
 use crate::ring::{CqRing, Entry, Filter, Next, RawWc};
 
 /// What to do when the poller reaches a position.

@@ -15,11 +15,12 @@ use ferroce_firmware_iface::event::EventType;
 use ferroce_firmware_iface::layouts::Wq;
 use ferroce_hw_regs::ids::Srqn;
 
-use super::cq::{Cq, Promise, lock};
+use super::cq::{Cq, Promise};
 use super::error::{BadWr, CreateError, DestroyError, LimitError, ModifyError, Refused, made};
 use super::local::{LocalBuffer, LocalInner};
 use super::pages;
 use super::pd::Pd;
+use crate::cmdq::lock;
 use crate::events::{AsyncEvent, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
