@@ -34,6 +34,8 @@ pub struct ManagerConfig {
     pub max_retries: u8,
     /// How long the program may take to answer a request. Peers are told when they keep asking.
     pub service_timeout: Duration,
+    /// The longest that a peer can put this side off at a time, by MRA or by the response timeout of its REQ.
+    pub patience: Duration,
     /// Most connections at a time, those in time-wait included.
     pub max_connections: usize,
     /// GUID of this NIC, by which peers know its connections; `None` is the one that firmware has, or one that is made
@@ -49,6 +51,7 @@ impl Default for ManagerConfig {
             response_timeout: Duration::from_micros(268_000),
             max_retries: 15,
             service_timeout: Duration::from_secs(60),
+            patience: Duration::from_secs(300),
             max_connections: 1 << 17,
             ca_guid: None,
             vector: None,
@@ -149,6 +152,7 @@ impl Manager {
             response_timeout: TimeCode::covering(config.response_timeout),
             max_retries: config.max_retries.min(15),
             service_timeout: TimeCode::covering(config.service_timeout),
+            patience: config.patience,
             max_connections: config.max_connections,
             ..MachineConfig::default()
         };

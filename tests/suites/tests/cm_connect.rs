@@ -438,6 +438,29 @@ fn silence_is_told_at_the_deadline_or_after_the_retries() {
     assert_eq!(listener.next_request(within(1)).unwrap_err(), WaitError::Deadline);
 }
 
+#[test]
+fn a_peer_can_put_us_off_for_as_long_as_the_manager_has_patience() {
+    let patience = Duration::from_millis(20);
+    let config = ferroce::cm::ManagerConfig {
+        response_timeout: Duration::from_millis(10),
+        max_retries: 3,
+        patience,
+        ..config()
+    };
+    let hosts = Hosts::with(TestbedConfig::default(), &config);
+    // Nobody looks at the requests, and the peer's manager asks for a minute when they come again.
+    let _listener = hosts.listen();
+    let started = Instant::now();
+    let (manager, params) = (&hosts.a.manager, Params::new());
+    let error = manager.connect(hosts.a.qp(), hosts.there(), &params, soon());
+    assert!(
+        matches!(error, Err(ConnectError::NoAnswer { tries: 4 })),
+        "{error:?}"
+    );
+    assert!(started.elapsed() >= patience);
+    assert!(hosts.b.manager.counters().machine.duplicates >= 2, "the MRA was sent");
+}
+
 /// C07: late errors on a connection that is in use.
 #[test]
 fn c07_a_neighbour_that_changes_is_a_loss_of_path_and_nothing_breaks() {

@@ -89,7 +89,7 @@ pub struct MachineConfig {
     pub max_retries: u8,
     /// How long the program may take to answer a request. Peers are told when they keep asking.
     pub service_timeout: TimeCode,
-    /// The longest that a peer can put us off.
+    /// The longest that a peer can put us off at a time, by MRA or by the response timeout of its REQ.
     pub patience: Duration,
     /// Most connections at a time, those in time-wait included.
     pub max_connections: usize,
