@@ -137,8 +137,21 @@ mod tests {
         let default = Params::default();
         assert_eq!(default.ack_code().code(), 14);
         // The greater one; twice that if the other is at least half of it. As Linux's `cm_ack_timeout` has it.
-        for (delay, code) in [(0, 14), (12, 14), (13, 15), (14, 15), (15, 16), (16, 16), (20, 20), (31, 22)] {
-            assert_eq!(default.ack_code_with(TimeCode::new(delay)).code(), code, "{delay}");
+        for (delay, code) in [
+            (0, 14),
+            (12, 14),
+            (13, 15),
+            (14, 15),
+            (15, 16),
+            (16, 16),
+            (20, 20),
+            (31, 22),
+        ] {
+            assert_eq!(
+                default.ack_code_with(TimeCode::new(delay)).code(),
+                code,
+                "{delay}"
+            );
         }
         let own = Params {
             ack_timeout: Some(Duration::from_millis(4)),

@@ -64,7 +64,13 @@ impl Followed {
             Some(known) => known.hop = watched,
             None if watched.is_some() => {
                 let connections = 0;
-                self.peers.insert(peer, Peer { hop: watched, connections });
+                self.peers.insert(
+                    peer,
+                    Peer {
+                        hop: watched,
+                        connections,
+                    },
+                );
             }
             None => {}
         }
@@ -226,12 +232,17 @@ mod tests {
         config.max_neighbours = count;
         let mut stack = Stack::new(&config);
         let own = "10.9.255.1/16".parse().expect("an address");
-        stack.add_address(now, own, DuplicateDetection::Off).expect("added");
+        stack
+            .add_address(now, own, DuplicateDetection::Off)
+            .expect("added");
         (stack, Followed::new(count))
     }
 
     fn watched(stack: &Stack) -> Vec<NeighbourKey> {
-        let watched = stack.neighbours().into_iter().filter(|neighbour| neighbour.watched);
+        let watched = stack
+            .neighbours()
+            .into_iter()
+            .filter(|neighbour| neighbour.watched);
         watched.map(|neighbour| neighbour.key).collect()
     }
 
@@ -262,10 +273,7 @@ mod tests {
             followed.follow(now, &mut stack, at(last).ip, at(last));
         }
         assert!(!watched(&stack).contains(&peer));
-        assert_eq!(
-            (followed.peers.len(), followed.idle.len()),
-            (MAX_IDLE, MAX_IDLE)
-        );
+        assert_eq!((followed.peers.len(), followed.idle.len()), (MAX_IDLE, MAX_IDLE));
     }
 
     #[test]

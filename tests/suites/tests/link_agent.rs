@@ -477,7 +477,11 @@ fn c07_peers_with_a_connection_are_followed_however_many_others_there_are() {
     Resolver::connected(&a, ip("10.9.0.2"));
     (3..9).for_each(look_for);
     assert!(watched(2));
-    assert_eq!(watch_count(&a), 3, "a quarter of the cache, and the one with a connection");
+    assert_eq!(
+        watch_count(&a),
+        3,
+        "a quarter of the cache, and the one with a connection"
+    );
     Resolver::disconnected(&a, ip("10.9.0.2"));
     assert!(watched(2), "the last one that was of use");
     (3..7).for_each(look_for);

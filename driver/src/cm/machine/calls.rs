@@ -279,11 +279,9 @@ impl Machine {
                     Err(_) => self.enter_time_wait(now, id),
                 }
             }
-            State::ReqRcvd
-            | State::MraReqSent
-            | State::RepSent
-            | State::RepRcvd
-            | State::MraRepSent => self.fail(now, id, super::Failure::Stale),
+            State::ReqRcvd | State::MraReqSent | State::RepSent | State::RepRcvd | State::MraRepSent => {
+                self.fail(now, id, super::Failure::Stale)
+            }
             // The end is near already; a connection without an answer has no peer yet.
             State::DreqSent | State::TimeWait | State::ReqSent => {}
         }

@@ -256,7 +256,10 @@ impl Machine {
             let transaction_id = rep.mad_header().transaction_id();
             let reason = RejectReason::StaleConnection;
             self.reject_with(from, transaction_id, (id.0, remote.0), OF_REP, reason, &[]);
-            return stale.into_iter().flatten().for_each(|old| self.end_stale(now, old));
+            return stale
+                .into_iter()
+                .flatten()
+                .for_each(|old| self.end_stale(now, old));
         }
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
