@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::*;
 use crate::cm::mad::{self, CmMessage, DreqMsg, Message, PortSpace, RejMsg, RepMsg, ReqMsg};
@@ -477,7 +478,9 @@ fn drawing(first: [u32; 3], side: usize) -> Machine {
         ca_guid,
         ..MachineConfig::default()
     };
-    Machine::new(config, move || first.next().unwrap_or_else(|| random.any() as u32))
+    Machine::new(config, move || {
+        first.next().unwrap_or_else(|| random.any() as u32)
+    })
 }
 
 fn is_stale(event: &MachineEvent) -> bool {
@@ -585,6 +588,110 @@ fn c03_a_stale_connection_of_the_one_who_asks_is_cleared_by_asking_again() {
     net.settle_until(|net| net.sides[0].established.len() == 2);
     assert!(net.sides[0].events.iter().any(is_stale));
     assert_eq!(net.machines[0].counters().stale, 1);
+}
+
+/// Two machines with many connections, and no wire.
+struct Crowd {
+    machines: [Machine; 2],
+    now: Instant,
+    next_qpn: u32,
+}
+
+impl Crowd {
+    fn new() -> Crowd {
+        let mut machines = [0, 1].map(|side| machine(26, side, MachineConfig::default()));
+        machines[1].listen(service(), 8).unwrap();
+        Crowd {
+            machines,
+            now: Instant::now(),
+            next_qpn: 0,
+        }
+    }
+
+    /// Takes all datagrams over.
+    fn deliver(&mut self) {
+        for side in [0, 1, 0, 1] {
+            while let Some(transmit) = self.machines[side].poll_transmit() {
+                self.machines[1 - side].handle_mad(self.now, &path_to(side), &transmit.mad[..]);
+            }
+        }
+    }
+
+    fn connect(&mut self) -> CommId {
+        self.next_qpn += 1;
+        let request = ask(self.next_qpn);
+        let id = self.machines[0].connect(self.now, &request).unwrap();
+        self.deliver();
+        let Some(MachineEvent::Requested(peer, _)) = self.machines[1].poll_event() else {
+            panic!("no request")
+        };
+        let reply = reply(self.next_qpn);
+        self.machines[1].accept(self.now, peer, &reply).unwrap();
+        self.deliver();
+        let accepted = self.machines[0].poll_event();
+        assert!(
+            matches!(accepted, Some(MachineEvent::Accepted(..))),
+            "{accepted:?}"
+        );
+        self.machines[0].confirm(id).unwrap();
+        self.deliver();
+        let established = self.machines[1].poll_event();
+        assert!(
+            matches!(established, Some(MachineEvent::Established(_))),
+            "{established:?}"
+        );
+        id
+    }
+
+    /// Ends a connection, time-wait included.
+    fn end(&mut self, id: CommId) {
+        self.machines[0].disconnect(self.now, id, &[], None).unwrap();
+        self.deliver();
+        self.now += Duration::from_secs(1);
+        for machine in &mut self.machines {
+            machine.handle_timeout(self.now);
+            let ended = [machine.poll_event(), machine.poll_event()];
+            assert!(
+                matches!(
+                    ended,
+                    [Some(MachineEvent::Disconnected(..)), Some(MachineEvent::Gone(_))]
+                ),
+                "{ended:?}"
+            );
+        }
+    }
+
+    /// The processor's time for some connections from their beginning to their end, where it was disturbed least.
+    fn cost(&mut self) -> Duration {
+        let spent = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+        let batch = |crowd: &mut Crowd| {
+            let before = spent();
+            for _ in 0..32 {
+                let id = crowd.connect();
+                crowd.end(id);
+            }
+            spent() - before
+        };
+        (0..16).map(|_| batch(self)).min().unwrap()
+    }
+}
+
+/// C09: what a connection costs does not grow with those that there are. With a look at each of them it would, by two
+/// hundred times; caches and trees are allowed for.
+#[test]
+fn c09_no_look_up_goes_through_all_connections() {
+    let mut crowd = Crowd::new();
+    let grow = |crowd: &mut Crowd, count: usize| {
+        while crowd.machines[0].connections() < count {
+            crowd.connect();
+        }
+        crowd.cost()
+    };
+    let (few, many) = (grow(&mut crowd, 100), grow(&mut crowd, 20_000));
+    assert!(
+        many < 6 * few,
+        "{few:?} with 100 connections, {many:?} with 20,000"
+    );
 }
 
 #[test]
