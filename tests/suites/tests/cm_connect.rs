@@ -439,6 +439,60 @@ fn silence_is_told_at_the_deadline_or_after_the_retries() {
 }
 
 #[test]
+fn every_call_that_waits_ends_at_its_deadline() {
+    let wait = Duration::from_millis(20);
+    let timed = |call: &mut dyn FnMut(Instant)| {
+        let started = Instant::now();
+        call(started + wait);
+        let took = started.elapsed();
+        assert!((wait..Duration::from_secs(5)).contains(&took), "{took:?}");
+    };
+    let hosts = Hosts::new();
+    let mut listener = hosts.listen();
+    let mut datagrams = DatagramListener::bind(&hosts.b.manager, hosts.there()).unwrap();
+    timed(&mut |until| assert_eq!(listener.next_request(until).unwrap_err(), WaitError::Deadline));
+    timed(&mut |until| assert_eq!(datagrams.next_request(until).unwrap_err(), WaitError::Deadline));
+    let (mut active, passive) = hosts.connect(&mut listener);
+    timed(&mut |until| assert_eq!(active.wait_event(until), Err(WaitError::Deadline)));
+    let manager = &hosts.a.manager;
+    timed(&mut |until| assert_eq!(manager.wait_idle(until), Err(WaitError::Deadline)));
+    let mut asked = manager
+        .start_connect(hosts.a.qp(), hosts.there(), &Params::new(), soon())
+        .unwrap();
+    let mut request = Some(request(&mut listener, &mut asked));
+    // Nobody is heard of any more.
+    hosts.testbed.set_cable(false);
+    timed(&mut |until| {
+        let accepted = request
+            .take()
+            .unwrap()
+            .accept(hosts.b.qp(), &Params::new(), until);
+        assert!(
+            matches!(accepted, Err(ConnectError::Deadline { .. })),
+            "{accepted:?}"
+        );
+    });
+    timed(&mut |until| {
+        let connected = manager.connect(hosts.a.qp(), hosts.there(), &Params::new(), until);
+        assert!(
+            matches!(connected, Err(ConnectError::Deadline { .. })),
+            "{connected:?}"
+        );
+    });
+    timed(&mut |until| {
+        let found = manager.connect_datagram(hosts.there(), b"", until);
+        assert!(matches!(found, Err(LookupError::Deadline)), "{found:?}");
+    });
+    timed(&mut |until| {
+        let ended = active.disconnect(until);
+        assert!(matches!(ended, Err(DisconnectError::NoAnswer)), "{ended:?}");
+    });
+    hosts.testbed.set_cable(true);
+    drop((asked, passive));
+    hosts.assert_clean();
+}
+
+#[test]
 fn a_peer_can_put_us_off_for_as_long_as_the_manager_has_patience() {
     let patience = Duration::from_millis(20);
     let config = ferroce::cm::ManagerConfig {
@@ -458,7 +512,10 @@ fn a_peer_can_put_us_off_for_as_long_as_the_manager_has_patience() {
         "{error:?}"
     );
     assert!(started.elapsed() >= patience);
-    assert!(hosts.b.manager.counters().machine.duplicates >= 2, "the MRA was sent");
+    assert!(
+        hosts.b.manager.counters().machine.duplicates >= 2,
+        "the MRA was sent"
+    );
 }
 
 /// C07: late errors on a connection that is in use.
