@@ -5,6 +5,7 @@
 pub mod bare_host;
 pub mod cm;
 pub mod fake;
+pub mod flaps;
 pub mod fuzz;
 pub mod nics;
 pub mod pair;
