@@ -15,13 +15,14 @@ use ferroce::cm::{
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::InProcess;
 use ferroce::gid::{Gid, GidEntry, RoceVersion};
+use ferroce::ids::Qpn;
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
     Ah, Mtu, Path, Payload, Qp, QpConfig, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, ToInit,
     WcOpcode,
 };
 use ferroce_nic_model::link::fault::Faults;
-use ferroce_nic_model::testbed::TestbedConfig;
+use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_suites::cm::{Host, Hosts, PORT, config, soon};
 use ferroce_suites::pair::{address, mac, open};
 
@@ -616,6 +617,28 @@ fn resolvers_are_told_which_peers_have_connections() {
     assert_eq!(count(), [0, 0]);
 }
 
+/// The first host with nothing left of what it had: numbers begin anew.
+fn restart(testbed: &Testbed, a: Host) -> Host {
+    let (manager, context) = (a.manager.clone(), a.context.clone());
+    drop(a);
+    manager.close(soon()).unwrap();
+    context.close().unwrap();
+    Host::on(open(testbed, 0), 0, &config())
+}
+
+/// A queue pair of that number, which is to come soon.
+fn qp_numbered(host: &Host, qpn: Qpn) -> Qp {
+    let mut others = Vec::new();
+    loop {
+        let qp = host.qp();
+        if qp.qpn() == qpn {
+            return qp;
+        }
+        assert!(others.len() < 1000, "{qpn} does not come again");
+        others.push(qp);
+    }
+}
+
 /// C03: a peer whose power fails comes back with the same queue pair number, both times that it tries.
 #[test]
 fn c03_a_peer_that_comes_back_is_told_that_it_is_stale_and_then_let_in() {
@@ -643,23 +666,10 @@ fn c03_a_peer_that_comes_back_is_told_that_it_is_stale_and_then_let_in() {
     // The power fails: nothing that is said reaches the peer.
     testbed.set_cable(false);
     drop(first);
-    let (manager, context) = (a.manager.clone(), a.context.clone());
-    drop(a);
-    manager.close(soon()).unwrap();
-    context.close().unwrap();
+    let a = restart(&testbed, a);
     testbed.set_cable(true);
-    let mut a = Host::on(open(&testbed, 0), 0, &config());
-    let mut others = Vec::new();
-    let qp_of_old_number = |a: &Host, others: &mut Vec<Qp>| loop {
-        let qp = a.qp();
-        if qp.qpn() == qpn {
-            return qp;
-        }
-        assert!(others.len() < 1000, "the number does not come again");
-        others.push(qp);
-    };
     let came_back = Instant::now();
-    let error = connect(&a, qp_of_old_number(&a, &mut others)).unwrap_err();
+    let error = connect(&a, qp_numbered(&a, qpn)).unwrap_err();
     assert!(
         matches!(
             error,
@@ -676,9 +686,10 @@ fn c03_a_peer_that_comes_back_is_told_that_it_is_stale_and_then_let_in() {
     );
     assert_eq!(old.qp().state(), QpState::Err);
     drop(old);
+    let mut a = restart(&testbed, a);
     let (mut active, mut passive) = std::thread::scope(|scope| {
         let accepted = scope.spawn(|| server(&mut listener, &b));
-        let active = connect(&a, qp_of_old_number(&a, &mut others)).unwrap();
+        let active = connect(&a, qp_numbered(&a, qpn)).unwrap();
         (active, accepted.join().unwrap())
     });
     assert!(came_back.elapsed() < time_wait, "{:?}", came_back.elapsed());
