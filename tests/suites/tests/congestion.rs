@@ -1,10 +1,13 @@
 //! A wire that marks packets as a congested switch does, between two drivers: who is told, and who counts what.
 
-use ferroce::context::ModifyNotificationPoint;
+use std::time::Instant;
+
+use ferroce::context::{ModifyNotificationPoint, PortCounters};
+use ferroce::ethernet::{EthernetConfig, EthernetQueues};
 use ferroce::verbs::{Payload, QpConfig, SendFlags, SendOp, SendWr};
 use ferroce_nic_model::link::fault::Faults;
 use ferroce_nic_model::testbed::TestbedConfig;
-use ferroce_suites::pair::{Pair, Side, pattern};
+use ferroce_suites::pair::{self, PATIENCE, Pair, Side, pattern};
 
 /// DSCP 26, ECT(0).
 const ECT: u8 = 26 << 2 | 2;
@@ -120,4 +123,49 @@ fn the_port_counts_its_frames() {
     assert!(after.octets_received - before.octets_received > BYTES as u64);
     assert!(after.frames_sent > before.frames_sent, "acknowledgements");
     assert_eq!((after.pause_received, after.mac_control_received), (0, 0));
+}
+
+/// Sends a MAC control frame with that body by the raw queues.
+fn send_control(queues: &mut EthernetQueues, body: &[u8]) {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x01]);
+    frame[6..12].copy_from_slice(&pair::mac(0).0);
+    frame[12..14].copy_from_slice(&[0x88, 0x08]);
+    frame[14..14 + body.len()].copy_from_slice(body);
+    queues.send(&frame).expect("room");
+}
+
+/// The port's counters when it has had that many MAC control frames.
+fn counted(side: &Side, mac_control: u64) -> PortCounters {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let counters = side.context.port_counters().expect("counters");
+        if counters.mac_control_received >= mac_control {
+            return counters;
+        }
+        assert!(Instant::now() < deadline, "{mac_control} frames: {counters:?}");
+    }
+}
+
+#[test]
+fn the_port_counts_pause_frames_by_priority() {
+    let pair = pair(0.0, 0);
+    let mut queues = EthernetQueues::open(&pair.a.context, &EthernetConfig::default()).expect("queues");
+    assert_eq!(counted(&pair.b, 0).priority_pause_received, [0; 8]);
+    // Priorities 3 and 7, twice, then 3 alone; what is not named counts for nobody, whatever its time says.
+    let of = |priorities: u8| [&[1, 1, 0, priorities][..], &[0xff; 16]].concat();
+    send_control(&mut queues, &of(1 << 3 | 1 << 7));
+    send_control(&mut queues, &of(1 << 3 | 1 << 7));
+    send_control(&mut queues, &of(1 << 3));
+    let named = counted(&pair.b, 3);
+    assert_eq!(named.priority_pause_received, [0, 0, 0, 3, 0, 0, 0, 2]);
+    assert_eq!((named.pause_received, named.mac_control_received), (0, 3));
+    // One of the whole link.
+    send_control(&mut queues, &[0, 1, 0xff, 0xff]);
+    let whole = counted(&pair.b, 4);
+    assert_eq!(whole.priority_pause_received, [1, 0, 0, 3, 0, 0, 0, 2]);
+    assert_eq!((whole.pause_received, whole.mac_control_received), (1, 4));
+    assert_eq!(whole.priority_pause_sent, [0; 8]);
+    assert_eq!(counted(&pair.a, 0).priority_pause_received, [0; 8]);
+    pair.assert_clean();
 }

@@ -149,6 +149,7 @@ impl Nic {
                 "octets_sent": c.octets_sent, "octets_received": c.octets_received,
                 "check_sequence_errors": c.check_sequence_errors, "mac_control_received": c.mac_control_received,
                 "pause_received": c.pause_received, "pause_sent": c.pause_sent,
+                "priority_pause_received": c.priority_pause_received, "priority_pause_sent": c.priority_pause_sent,
             })
         });
         let congestion = self.context.congestion_counters().map(|c| {
