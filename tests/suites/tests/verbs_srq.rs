@@ -257,6 +257,33 @@ fn the_limit_is_told_once_for_each_arming() {
     bed.assert_clean();
 }
 
+#[test]
+fn a_queue_that_is_topped_up_has_not_reached_its_limit() {
+    let mut bed = Bed::new(
+        1,
+        1,
+        SrqConfig {
+            max_wr: 8,
+            max_sge: 1,
+        },
+    );
+    for id in 0..8 {
+        bed.post(id).unwrap();
+    }
+    bed.srq.ring();
+    bed.srq.arm(6).unwrap();
+    for id in 0..8 {
+        bed.send(0, id).unwrap();
+        bed.receives(1);
+        bed.post(8 + u64::from(id)).unwrap();
+        bed.srq.ring();
+    }
+    bed.contexts[1].process_events();
+    assert_eq!(bed.srq.next_event(), None, "8 are left");
+    assert_eq!(bed.srq.query().unwrap().limit, 6, "still armed");
+    bed.assert_clean();
+}
+
 /// What `look` finds, once it finds something.
 fn wait_for<T>(context: &Context, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;

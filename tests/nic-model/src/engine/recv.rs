@@ -109,10 +109,12 @@ fn take_linked(
     host: &HostMemory,
     events: &mut Vec<(u8, u32)>,
 ) -> Result<Option<RecvWork>, HostError> {
-    if srq.posted == srq.taken {
+    let mut left = srq.posted.wrapping_sub(srq.taken);
+    // The host may have posted more since; that matters where the queue looks empty, or below its limit.
+    if left <= srq.limit {
         srq.posted = host.read_be32(srq.dbr)? as u16;
+        left = srq.posted.wrapping_sub(srq.taken);
     }
-    let left = srq.posted.wrapping_sub(srq.taken);
     if left == 0 {
         return Ok(None);
     }
@@ -131,7 +133,7 @@ fn take_linked(
     let sges = read_list(host, &srq.ring, at, 1 << srq.log_stride, SEGMENT)?;
     srq.head = u16::from_be_bytes([next[2], next[3]]);
     srq.taken = srq.taken.wrapping_add(1);
-    if srq.limit != 0 && left - 1 < srq.limit {
+    if left <= srq.limit {
         srq.limit = 0;
         events.push((event_type::SRQ_LIMIT, srq.srqn));
     }

@@ -98,6 +98,42 @@ fn wqes_are_taken_along_the_list_and_the_limit_is_told_once() {
 }
 
 #[test]
+fn the_limit_counts_what_was_posted_since() {
+    let mut a = Side::new(1);
+    let (mut b, srqn) = with_srq(2);
+    a.connect(2, b.qpn);
+    b.connect(1, a.qpn);
+    // What is taken first is posted first again: the list is a circle of all eight.
+    for slot in 0..8u16 {
+        link(&mut b, slot.into(), (slot + 1) % 8);
+    }
+    b.dp.host.write_be32(SRQ_DBR, 8).unwrap();
+    b.dp.arm_srq(srqn, 6).unwrap();
+    let mut pair = Pair { a, b, now: Nanos(1) };
+    let mut posted = 8;
+    let take = |pair: &mut Pair| {
+        let key = pair.a.key;
+        pair.a.post(opcode::SEND, CQE, 0, &data(8, key, DATA));
+        pair.a.ring();
+        pair.run();
+        assert!(pair.a.poll().is_some() && pair.b.poll().is_some());
+    };
+    let told = |pair: &Pair| (0..4).filter(|i| pair.b.eqe(*i)[1] == 0x14).count();
+    for _ in 0..8 {
+        take(&mut pair);
+        posted += 1;
+        pair.b.dp.host.write_be32(SRQ_DBR, posted).unwrap();
+    }
+    assert_eq!(told(&pair), 0, "never fewer than 7");
+    for left in [7, 6] {
+        take(&mut pair);
+        assert_eq!(told(&pair), 0, "{left} left");
+    }
+    take(&mut pair);
+    assert_eq!(told(&pair), 1, "5 left");
+}
+
+#[test]
 fn the_last_wqe_is_told_after_the_receive_in_use_was_flushed() {
     let mut a = Side::new(1);
     let (mut b, _) = with_srq(2);
