@@ -1,9 +1,8 @@
 //! Event queue entries: written in ring order, owner byte last, one interrupt per arm (PRM, event queues).
 
-use ferroce_firmware_iface::event::PortChange;
-
 use super::DataPlane;
 use super::violation::Violation;
+use crate::fw::plane::Event as FirmwareEvent;
 use crate::objects::Eq;
 
 /// Event types of the PRM that the data path raises itself.
@@ -40,25 +39,8 @@ pub mod event_type {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Commands in these slots of the command queue are done.
-    Command {
-        /// Bit per slot.
-        slots: u32,
-    },
-    /// The firmware wants pages (positive) or gives some back (negative).
-    PageRequest {
-        /// PCI function.
-        function_id: u16,
-        /// Pages.
-        num_pages: i32,
-    },
-    /// Something about a port changed.
-    PortChange {
-        /// Port number, from 1.
-        port: u8,
-        /// What.
-        change: PortChange,
-    },
+    /// What the firmware has to tell.
+    Firmware(FirmwareEvent),
     /// Something about a QP or an SRQ.
     Queue {
         /// PRM event type.
@@ -73,15 +55,6 @@ pub enum Event {
         /// 1: overrun, 2: its memory could not be written.
         syndrome: u8,
     },
-    /// Any other event.
-    Other {
-        /// PRM event type.
-        event_type: u8,
-        /// PRM event sub-type.
-        sub_type: u8,
-        /// Event data.
-        data: [u8; 28],
-    },
 }
 
 impl Event {
@@ -89,19 +62,19 @@ impl Event {
     fn encode(self) -> (u8, u8, [u8; 28]) {
         let mut data = [0; 28];
         let (event_type, sub_type) = match self {
-            Event::Command { slots } => {
+            Event::Firmware(FirmwareEvent::Command { slots }) => {
                 data[0..4].copy_from_slice(&slots.to_be_bytes());
                 (event_type::COMMAND, 0)
             }
-            Event::PageRequest {
+            Event::Firmware(FirmwareEvent::PageRequest {
                 function_id,
                 num_pages,
-            } => {
+            }) => {
                 data[2..4].copy_from_slice(&function_id.to_be_bytes());
                 data[4..8].copy_from_slice(&num_pages.to_be_bytes());
                 (event_type::PAGE_REQUEST, 0)
             }
-            Event::PortChange { port, change } => {
+            Event::Firmware(FirmwareEvent::PortChange { port, change }) => {
                 data[8] = port << 4;
                 (event_type::PORT_CHANGE, change.0)
             }
@@ -114,14 +87,6 @@ impl Event {
                 data[0..4].copy_from_slice(&(cqn & 0xff_ffff).to_be_bytes());
                 data[11] = syndrome;
                 (event_type::CQ_ERROR, 0)
-            }
-            Event::Other {
-                event_type,
-                sub_type,
-                data: given,
-            } => {
-                data = given;
-                (event_type, sub_type)
             }
         };
         (event_type, sub_type, data)

@@ -325,18 +325,7 @@ impl Plane for DataPlane {
     }
 
     fn raise(&mut self, event: FirmwareEvent) -> bool {
-        let event = match event {
-            FirmwareEvent::Command { slots } => Event::Command { slots },
-            FirmwareEvent::PageRequest {
-                function_id,
-                num_pages,
-            } => Event::PageRequest {
-                function_id,
-                num_pages,
-            },
-            FirmwareEvent::PortChange { port, change } => Event::PortChange { port, change },
-        };
-        DataPlane::raise(self, event)
+        DataPlane::raise(self, Event::Firmware(event))
     }
 
     fn set_atomics_in_host_order(&mut self, host_order: bool) {

@@ -3,6 +3,7 @@
 use ferroce_hw_regs::wqe::opcode;
 
 use super::*;
+use crate::fw::plane::Event as FirmwareEvent;
 
 fn nops(side: &mut Side, n: usize) {
     for _ in 0..n {
@@ -10,6 +11,10 @@ fn nops(side: &mut Side, n: usize) {
     }
     side.ring();
     while side.dp.run(Nanos(1)) {}
+}
+
+fn command_done(side: &mut Side, slots: u32) {
+    side.dp.raise(Event::Firmware(FirmwareEvent::Command { slots }));
 }
 
 fn connected() -> Side {
@@ -61,13 +66,13 @@ fn eq_arms_raise_one_interrupt_each_and_at_once_when_late() {
     let mut side = connected();
     let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     side.dp.interrupts.set(0, vec![Some(fd)]).unwrap();
-    side.dp.raise(Event::Command { slots: 1 });
+    command_done(&mut side, 1);
     assert_eq!(side.dp.interrupts.raised, 0);
     side.arm_eq(0);
     assert_eq!(side.dp.interrupts.raised, 1);
     side.arm_eq(1);
-    side.dp.raise(Event::Command { slots: 2 });
-    side.dp.raise(Event::Command { slots: 4 });
+    command_done(&mut side, 2);
+    command_done(&mut side, 4);
     assert_eq!(side.dp.interrupts.raised, 2);
     assert_eq!(be32(&side.eqe(2), 0x20), 4);
     // An index that was not reached is refused.
@@ -79,7 +84,7 @@ fn eq_arms_raise_one_interrupt_each_and_at_once_when_late() {
 fn a_full_eq_loses_events_and_says_so() {
     let mut side = connected();
     for _ in 0..(1 << LOG_EQ) + 3 {
-        side.dp.raise(Event::Command { slots: 1 });
+        command_done(&mut side, 1);
     }
     assert_eq!(side.dp.violations.count(Violation::EqOverrun), 3);
 }
