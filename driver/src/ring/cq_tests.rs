@@ -63,7 +63,7 @@ impl Queue {
             | u64::from(cqe.wqe_counter) << 16
             | u64::from(cqe.opcode << 4 | lap);
         self.mem.store_be64::<0x38>(at, last);
-        self.written += 1;
+        self.written = self.written.wrapping_add(1);
     }
 
     fn attach(&mut self, key: u32) -> (Arc<WqShared<String>>, Arc<WqShared<String>>) {
@@ -78,6 +78,13 @@ impl Queue {
             srq: None,
         });
         (sq, rq)
+    }
+
+    /// As if so many entries had been written and read already.
+    fn goes_on_at(&mut self, at: u32) {
+        self.written = at;
+        self.cq.ci = at;
+        self.cq.publish();
     }
 
     fn wc(&mut self) -> RawWc<String> {
@@ -325,6 +332,75 @@ fn q10_arming_uses_the_poll_index_and_steps_the_sequence_per_event() {
         (0x1100_0001, 1)
     );
     assert_eq!(q.rings.take(), [(0x20, vec![0x11, 0, 0, 1, 0, 0x65, 0x43, 0x21])]);
+}
+
+/// Device and driver go on from just before the end of what an index holds: 24 bits in the record and in doorbells, 32 here.
+#[test]
+fn t05_the_cq_index_passes_2_24_and_2_32() {
+    for start in [0xff_fffe, u32::MAX - 1] {
+        for batched in [false, true] {
+            let mut q = queue(4);
+            let (sq, _) = q.attach(1);
+            let view = View::new(
+                DmaRing::new(q.mem.buffer().clone(), 0, 4).unwrap(),
+                DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap(),
+            );
+            q.goes_on_at(start);
+            assert!(!q.cq.is_ready());
+            // Twos, so that the end is passed within a batch and between an arming and what it waits for.
+            for i in (0..12u32).step_by(2) {
+                let at = start.wrapping_add(i);
+                q.cq.arm(false);
+                let image = [&[0][..], &at.to_be_bytes()[1..], &[0, 0x65, 0x43, 0x21]].concat();
+                assert_eq!(q.rings.take(), [(uar::CQ_DOORBELL, image)], "{at:#x}");
+                assert_eq!(q.cq.record.load_be32::<CQ_ARM>(0), at & INDEX_MASK);
+                for number in [i, i + 1] {
+                    post(&sq, number, number, number.into());
+                    q.write(Written {
+                        user_index: 1,
+                        wqe_counter: number as u16,
+                        ..Default::default()
+                    });
+                }
+                assert_eq!((q.cq.waiting(), q.cq.is_ready()), (2, true), "{at:#x}");
+                assert_eq!(view.written_end(), at.wrapping_add(2) & INDEX_MASK, "{at:#x}");
+                let mut ids = Vec::new();
+                if batched {
+                    assert_eq!(q.cq.each_usual(4, |wc| ids.push(wc.wr_id)), (2, false));
+                } else {
+                    ids.extend([q.wc().wr_id, q.wc().wr_id]);
+                }
+                assert_eq!(ids, [i.into(), u64::from(i) + 1], "{at:#x}");
+                assert!(matches!(q.cq.next(), Next::Empty));
+                q.cq.publish();
+                let next = at.wrapping_add(2);
+                assert_eq!(q.cq.consumer_index(), next);
+                assert_eq!(q.cq.record.load_be32::<CQ_CI>(0), next & INDEX_MASK);
+            }
+            assert_eq!(q.cq.bad, 0);
+        }
+    }
+}
+
+/// What was written before a reset is dropped, on both sides of the end of 32 bits, and what comes after it is not.
+#[test]
+fn t05_q18_a_reset_s_boundary_is_passed_with_the_index_at_2_32() {
+    let mut q = queue(8);
+    let (sq, _) = q.attach(1);
+    q.goes_on_at(u32::MAX - 1);
+    for i in 0..4u32 {
+        post(&sq, i, i, i.into());
+        q.write(Written {
+            user_index: 1,
+            wqe_counter: i as u16,
+            ..Default::default()
+        });
+    }
+    q.cq.queues.get_mut(1).unwrap().filter = Filter::Before((u32::MAX - 1).wrapping_add(3));
+    for _ in 0..3 {
+        assert!(matches!(q.cq.next(), Next::Dropped));
+    }
+    assert_eq!(q.wc().wr_id, 3);
 }
 
 proptest! {

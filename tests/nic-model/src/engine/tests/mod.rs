@@ -260,7 +260,7 @@ impl Side {
         if cqe[63] & 1 != phase || cqe[63] >> 4 == 0xf {
             return None;
         }
-        self.cq_ci += 1;
+        self.cq_ci = self.cq_ci.wrapping_add(1);
         self.dp.host.write_be32(CQ_DBR, self.cq_ci & 0xff_ffff).unwrap();
         Some(cqe)
     }

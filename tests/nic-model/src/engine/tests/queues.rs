@@ -116,6 +116,62 @@ fn cqes_go_round_the_ring_many_times() {
     }
 }
 
+/// As if so many completions had been written and read already.
+fn goes_on_at(side: &mut Side, at: u32) {
+    let cq = side.dp.objects.cqs.get_mut(side.cqn).unwrap();
+    (cq.pi, cq.ci) = (at, at & 0xff_ffff);
+    side.cq_ci = at;
+    side.dp.host.write_be32(CQ_DBR, at & 0xff_ffff).unwrap();
+}
+
+/// The host tells 24 bits of the index, and owner bits follow all 32.
+#[test]
+fn t05_the_cq_index_passes_2_24_and_2_32() {
+    for start in [0xff_fffe, u32::MAX - 1] {
+        let mut side = connected();
+        goes_on_at(&mut side, start);
+        // Armed before the end: the first event comes with the first completion, the second at once.
+        side.arm_cq(0, false, start);
+        assert_eq!(side.eqe(0)[63], 1, "nothing is there");
+        nops(&mut side, 4);
+        assert_eq!((side.eqe(0)[63], side.eqe(1)[63]), (0, 1));
+        side.arm_cq(1, false, start.wrapping_add(1));
+        assert_eq!(side.eqe(1)[63], 0);
+        for _ in 0..4 {
+            assert_eq!(side.poll().unwrap()[63] >> 4, 0);
+        }
+        assert!(side.poll().is_none());
+        // All are read: behind the end, an arming waits again.
+        let behind = start.wrapping_add(4);
+        side.arm_cq(2, false, behind);
+        assert_eq!(side.eqe(2)[63], 1);
+        nops(&mut side, 1);
+        assert_eq!(side.eqe(2)[63], 0);
+        // One that is ahead of what was written, or older than the ring holds, is refused.
+        for ci in [behind.wrapping_add(2), start.wrapping_sub(1 << LOG_CQ)] {
+            let before = side.dp.violations.count(Violation::ConsumerIndex);
+            side.arm_cq(3, false, ci);
+            assert_eq!(side.dp.violations.count(Violation::ConsumerIndex), before + 1);
+        }
+        assert_eq!(side.dp.violations.total(), 2);
+    }
+}
+
+#[test]
+fn t05_a_ring_that_fills_over_the_end_of_its_index_is_full_and_no_sooner() {
+    for end in [1 << 24, 0u32] {
+        let mut side = connected();
+        goes_on_at(&mut side, end.wrapping_sub(10));
+        // As many as the ring has, in parts that the send queue holds.
+        for count in [12, 12, 8] {
+            nops(&mut side, count);
+        }
+        assert_eq!(side.dp.violations.total(), 0, "{end:#x}");
+        nops(&mut side, 1);
+        assert_eq!(side.dp.violations.count(Violation::CqOverrun), 1, "{end:#x}");
+    }
+}
+
 #[test]
 fn objects_in_use_stay_and_unused_ones_go() {
     let mut side = connected();
