@@ -26,10 +26,12 @@ pub const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 
 pub const SEND_QUEUE: u64 = MEMORY + 0x4_0000 + 32 * 16;
 const INPUT: u64 = MEMORY + 0x1000;
 const OUTPUT: u64 = MEMORY + 0x8_0000;
+/// What the firmware gets of it, as far as its profile needs pages.
+const PAGES: u64 = MEMORY + 0xa_0000;
 /// Turns of the engine after which an access has to have been dealt with.
 const MOST_TURNS: usize = 10_000;
 
-/// A NIC of the minimal profile, and its host.
+/// A NIC, and its host.
 #[derive(Debug)]
 pub struct Host {
     /// The NIC.
@@ -47,14 +49,19 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A host whose NIC needs no pages, brought to where objects can be created.
+    /// A host whose NIC, of the minimal profile, needs no pages, brought to where objects can be created.
     pub fn new() -> Host {
+        Host::with(Profile::minimal())
+    }
+
+    /// The same with a NIC of that kind, which needs 96 pages at most.
+    pub fn with(profile: Profile) -> Host {
         let fd = memfd_create("hostile", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memfd");
         ftruncate(&fd, BYTES).expect("its size");
         let memory = File::from(fd.try_clone().expect("another descriptor"));
         let (port, peer) = cable(16);
         let mut host = Host {
-            nic: Nic::new(Profile::minimal(), Box::new(port)),
+            nic: Nic::new(profile, Box::new(port)),
             memory,
             now: Nanos(1_000_000_000),
             _peer: peer,
@@ -83,12 +90,34 @@ impl Host {
             .expect("command register");
         self.write(0x10, &0u32.to_be_bytes());
         self.write(0x14, &(MEMORY as u32).to_be_bytes());
-        for (opcode, register) in [(0x104u16, 0u16), (0x805, 0x7004), (0x102, 0)] {
-            let mut input = vec![0; 32];
-            input[..2].copy_from_slice(&opcode.to_be_bytes());
-            input[10..12].copy_from_slice(&register.to_be_bytes());
-            assert_eq!(self.command(&input, 32), Some(0), "{opcode:#x}");
+        let profile = self.nic.firmware().profile();
+        let (boot, init) = (profile.boot_pages, profile.init_pages);
+        self.start(Opcode::ENABLE_HCA, 0);
+        self.give(0, boot);
+        self.start(Opcode::ACCESS_REG, 0x7004);
+        self.give(boot, init);
+        self.start(Opcode::INIT_HCA, 0);
+    }
+
+    fn start(&mut self, opcode: Opcode, register: u16) {
+        let mut input = vec![0; 32];
+        input[..2].copy_from_slice(&opcode.0.to_be_bytes());
+        input[10..12].copy_from_slice(&register.to_be_bytes());
+        assert_eq!(self.command(&input, 32), Some(0), "{opcode:?}");
+    }
+
+    /// Gives the firmware so many pages, from number `first` on.
+    fn give(&mut self, first: u32, count: u32) {
+        if count == 0 {
+            return;
         }
+        let mut input = vec![0; 16];
+        input[..2].copy_from_slice(&Opcode::MANAGE_PAGES.0.to_be_bytes());
+        input[7] = 1;
+        input[12..16].copy_from_slice(&count.to_be_bytes());
+        let pages = (first..first + count).map(|page| PAGES + u64::from(page) * 4096);
+        input.extend(pages.flat_map(u64::to_be_bytes));
+        assert_eq!(self.command(&input, 16), Some(0), "{count} pages from {first} on");
     }
 
     /// One object of each kind, an RC QP that is connected to itself.
@@ -161,6 +190,13 @@ impl Host {
 
     /// The command's status; `None` when it was not delivered or not answered.
     pub fn command(&mut self, input: &[u8], output_length: usize) -> Option<u8> {
+        self.submit(input, output_length);
+        self.turn();
+        self.answer()
+    }
+
+    /// Puts a command into the queue and rings; the NIC has not looked at it yet.
+    pub fn submit(&mut self, input: &[u8], output_length: usize) {
         let inline = input.len().min(16);
         self.chain(INPUT, &input[inline..], input.len());
         self.chain(OUTPUT, &[], output_length);
@@ -173,9 +209,23 @@ impl Host {
         entry[0x38..0x3c].copy_from_slice(&(output_length as u32).to_be_bytes());
         entry[0x3f] = 1;
         self.put(MEMORY, &entry);
-        self.write(0x18, &1u32.to_be_bytes());
-        self.memory.read_exact_at(&mut entry, 0).expect("memory");
+        let rung = self.nic.bar_write(self.now, 0x18, &1u32.to_be_bytes());
+        rung.expect("in the BAR");
+    }
+
+    /// The status of the command that was submitted last; `None` when it was not delivered, or not answered yet.
+    pub fn answer(&self) -> Option<u8> {
+        let entry = self.bytes(MEMORY, 64);
         (entry[0x3f] == 0).then_some(entry[0x20])
+    }
+
+    /// A copy of the host's memory.
+    pub fn bytes(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory
+            .read_exact_at(&mut bytes, at - MEMORY)
+            .expect("memory");
+        bytes
     }
 }
 
@@ -335,11 +385,18 @@ impl Host {
 
     /// Tells the NIC that the send queue of [`Host::objects`] goes up to this block.
     pub fn ring_send(&mut self, blocks: u16) {
+        self.doorbell(blocks);
+        self.turn();
+    }
+
+    /// The same, and the NIC has not looked at it yet.
+    pub fn doorbell(&mut self, blocks: u16) {
         self.put(MEMORY + 0x3_0044, &u32::from(blocks).to_be_bytes());
         let mut control = [0; 8];
         control[1..3].copy_from_slice(&blocks.wrapping_sub(1).to_be_bytes());
         control[4..8].copy_from_slice(&0x4001u32.to_be_bytes());
-        self.write(0x1_0800, &control);
+        let rung = self.nic.bar_write(self.now, 0x1_0800, &control);
+        rung.expect("in the BAR");
     }
 
     /// A frame from the wire.

@@ -9,6 +9,7 @@ use rustix::fs::MemfdFlags;
 
 use super::*;
 use crate::clock::{ManualClock, RealClock};
+use crate::fw::plane::Plane;
 use crate::link::cable::cable;
 use crate::profile::Profile;
 
@@ -145,6 +146,15 @@ fn v03_resets_while_another_thread_writes_everywhere() {
     }
     stop.store(true, Ordering::Relaxed);
     writer.join().unwrap();
+    device.reset().unwrap();
+    let (objects, mapped) = runner
+        .with_nic(0, |nic| {
+            let plane = &nic.data_plane;
+            (plane.census(), plane.host.counters().mapped_bytes)
+        })
+        .unwrap();
+    assert!(objects.iter().all(|(_, count)| *count == 0), "{objects:?}");
+    assert_eq!(mapped, 0);
 }
 
 #[test]
