@@ -271,9 +271,8 @@ fn unsealed_memory_is_treated_as_the_options_say() {
     }
 }
 
-// Case V11.
 #[test]
-fn thousands_of_regions_and_a_clean_upper_bound() {
+fn v11_thousands_of_regions_and_a_clean_upper_bound() {
     let mut options = ServerOptions::default();
     options.max_dma_maps = 4096;
     let served = Served::with(1, options);

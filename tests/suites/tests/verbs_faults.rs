@@ -35,21 +35,30 @@ fn refuse(testbed: &Testbed, opcode: Opcode) {
 
 #[track_caller]
 fn check(error: &CommandError, asked: Opcode) {
+    check_status(
+        error,
+        asked,
+        CommandStatus::EXCEED_LIM,
+        "exceeds a limit of the device (0x8)",
+    );
+}
+
+/// The error has command, status and syndrome, and says all three.
+#[track_caller]
+fn check_status(error: &CommandError, asked: Opcode, wanted: CommandStatus, name: &str) {
     match error {
         CommandError::Status {
             opcode,
             status,
             syndrome,
             ..
-        } => {
-            assert_eq!(
-                (*opcode, *status, *syndrome),
-                (asked, CommandStatus::EXCEED_LIM, SYNDROME)
-            );
-        }
+        } => assert_eq!((*opcode, *status, *syndrome), (asked, wanted, SYNDROME)),
         other => panic!("{other}"),
     }
-    assert!(error.to_string().contains("0x00c0ffee"), "{error}");
+    let text = error.to_string();
+    for part in [asked.name().expect("a known command"), name, "0x00c0ffee"] {
+        assert!(text.contains(part), "{part:?} in {text:?}");
+    }
 }
 
 #[track_caller]
@@ -94,6 +103,29 @@ fn v13_a_refusal_names_command_status_and_syndrome_and_leaves_nothing_behind() {
     }
     assert_eq!(context.dma().leaked_bytes(), 0);
     assert!(context.dma().mapped_bytes() <= bytes + (4 << 20) && context.dma().mappings() <= mappings + 2);
+}
+
+/// Statuses that the PRM has, by name and number, and two that it doesn't, by number.
+#[test]
+fn v13_every_status_is_told_by_name_and_unknown_ones_by_number() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = open(&testbed, 0);
+    let unknown = [CommandStatus(0x77), CommandStatus(0xff)];
+    for status in CommandStatus::ALL.iter().copied().chain(unknown) {
+        if status == CommandStatus::OK {
+            continue;
+        }
+        let fault = Fault::Status(status, SYNDROME);
+        inject(&testbed, Opcode::ALLOC_PD, fault);
+        let Err(CreateError::Command(error)) = Pd::alloc(&context) else {
+            panic!("{status}: not what firmware said");
+        };
+        let name = status.meaning().unwrap_or("unknown");
+        let number = format!("({:#x})", status.0);
+        check_status(&error, Opcode::ALLOC_PD, status, name);
+        check_status(&error, Opcode::ALLOC_PD, status, &number);
+    }
+    drop(Pd::alloc(&context).unwrap());
 }
 
 #[test]

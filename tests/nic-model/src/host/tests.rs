@@ -164,6 +164,37 @@ fn v11_many_small_maps_of_one_file() {
     assert!(host.maps().is_empty());
 }
 
+/// Nanoseconds that a look-up takes among so many maps, at best.
+fn cost_among(maps: u64) -> f64 {
+    let fd = memfd(maps * PAGE);
+    let mut host = HostMemory::new();
+    for n in 0..maps {
+        host.map(part(&fd, n * PAGE, PAGE, n * PAGE)).unwrap();
+    }
+    let looks = 4096;
+    let round = || {
+        let start = std::time::Instant::now();
+        for i in 0..looks {
+            // No two in the same map, so that none is remembered from the look before.
+            let n = (i * 2_654_435_761) % maps;
+            std::hint::black_box(host.read_be64(n * PAGE).unwrap());
+        }
+        start.elapsed()
+    };
+    let best = (0..50).map(|_| round()).min().unwrap_or_default();
+    best.as_nanos() as f64 / looks as f64
+}
+
+/// With a walk over all of them 128 times as many would take about as many times as long.
+#[test]
+fn v11_a_look_up_among_many_maps_costs_little_more_than_among_few() {
+    let (few, many) = (cost_among(32), cost_among(4096));
+    assert!(
+        many < 16.0 * few,
+        "{few:.0} ns among 32 maps, {many:.0} ns among 4096"
+    );
+}
+
 #[test]
 fn a_slice_of_unmapped_memory_fails_and_harms_nothing() {
     let fd = memfd(PAGE);
