@@ -5,7 +5,7 @@
 //!    └─ DmaBuffer      a part of an arena, or all of one      copies and volatile words only
 //!         ├─ DmaRing        entries of a queue, index masked       the fast path
 //!         ├─ DoorbellRecord 8 of 64 bytes of a shared page         the fast path
-//!         └─ LocalBuffer    whole pages, plain slices while the CPU owns them
+//!         └─ LocalPages     whole pages, plain slices while the CPU owns them
 //!    └─ CallerMapping  memory that the program brings         unsafe, contract in `DmaSpace::map_caller`
 //! ```
 //!
@@ -40,7 +40,7 @@ pub use buffer::DmaBuffer;
 pub use caller::{CallerMapping, CallerMemory};
 pub use dbr::DoorbellRecord;
 pub use error::DmaError;
-pub use local::{LentBuffer, LocalBuffer};
+pub(crate) use local::LocalPages;
 pub use mapping::SharedMapping;
 pub(crate) use mapping::map_fd;
 pub use ring::{DmaRing, RingEntry, RingRun, RingView};

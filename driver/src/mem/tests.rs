@@ -450,17 +450,17 @@ fn doorbell_records_share_pages_a_cache_line_apart() {
 }
 
 #[test]
-fn a_local_buffer_is_a_slice_until_lent_and_after_it_came_back() {
+fn local_pages_are_slices_and_leak_while_the_device_has_them() {
     let (_function, space) = space(100);
     let mut local = space.alloc_local(5000).expect("fits");
     assert!(local.as_slice().iter().all(|b| *b == 0) && local.len() == 5000);
     local.as_mut_slice()[4999] = 7;
-    let lent = local.lend();
-    let local = lent.reclaim();
+    local.leak_on_drop();
+    local.free_on_drop();
     assert_eq!(local.as_slice()[4999], 7);
     drop(local);
     assert_eq!(space.leaked_bytes(), 0);
-    drop(space.alloc_local(5000).expect("fits").lend());
+    space.alloc_local(5000).expect("fits").leak_on_drop();
     assert_eq!(space.leaked_bytes(), 8192);
 }
 

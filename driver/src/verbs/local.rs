@@ -10,7 +10,7 @@ use super::atomics::AtomicOrder;
 use super::error::{CreateError, made};
 use super::mkey::{self, Access, KeyKind};
 use super::pd::Pd;
-use crate::mem;
+use crate::mem::LocalPages;
 use crate::reaper::Destroy;
 use crate::ring::{PostError, Sge};
 
@@ -41,7 +41,7 @@ pub struct LocalBuffer {
 pub(crate) struct LocalInner {
     key: Mkey,
     /// Taken out when dropped.
-    pages: Option<mem::LocalBuffer>,
+    pages: Option<LocalPages>,
     len: usize,
     iova: u64,
     pd: Pd,
