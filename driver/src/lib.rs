@@ -14,8 +14,9 @@
 //! A NIC is opened by its address, [`function::FunctionAddress`], through [`function::open`], or handed over as an
 //! object, [`function::InProcess`].
 //!
-//! Only `function`, `mem`, `mmio`, `barrier` and one file of `ring` contain `unsafe` code, each with a note why. All that
-//! a device, its firmware, a peer or the host says is checked.
+//! Only `function`, `mem`, `mmio`, `barrier` and one file of `ring` contain `unsafe` code of their own, each with a note why.
+//! Two functions besides are `unsafe` to call: [`verbs::CallerMr::register`] hands its caller's promise on to `mem`,
+//! [`context::Context::exec_raw`] has one of its own. All that a device, its firmware, a peer or the host says is checked.
 #![deny(unsafe_code)]
 
 pub mod barrier;
