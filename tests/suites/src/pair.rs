@@ -10,8 +10,8 @@ use ferroce::function::InProcess;
 use ferroce::gid::{Gid, RoceVersion};
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
-    Access, Cq, CqConfig, CqPoller, DestroyError, Mr, Path, Pd, Qp, QpConfig, ToInit, ToRtr, ToRts, Wc,
-    WcError, WcSuccess,
+    Access, Cq, CqConfig, CqPoller, DestroyError, Mr, Path, Payload, Pd, Qp, QpConfig, SendFlags, SendOp,
+    SendWr, ToInit, ToRtr, ToRts, Wc, WcError, WcSuccess,
 };
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 
@@ -171,6 +171,23 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)
         .collect()
+}
+
+/// A request that completes visibly.
+pub fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
+    SendWr {
+        wr_id,
+        op,
+        flags: SendFlags::SIGNALED,
+    }
+}
+
+/// A SEND of nothing.
+pub fn empty_send() -> SendOp<'static> {
+    SendOp::Send {
+        data: Payload::Gather(&[]),
+        imm: None,
+    }
 }
 
 /// Brings two queue pairs from RESET to RTS, with `adjust` on what each side is told.

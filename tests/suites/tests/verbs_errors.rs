@@ -9,22 +9,7 @@ use ferroce::verbs::{
 use ferroce_firmware_iface::layouts::CmdHcaCap;
 use ferroce_nic_model::profile::CapType;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
-use ferroce_suites::pair::{PATIENCE, Pair, REGION, open, pattern};
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
-}
-
-fn empty_send() -> SendOp<'static> {
-    SendOp::Send {
-        data: Payload::Gather(&[]),
-        imm: None,
-    }
-}
+use ferroce_suites::pair::{PATIENCE, Pair, REGION, empty_send, open, pattern, signaled};
 
 #[test]
 fn m04_local_elements_past_their_region_fail_here() {

@@ -1,15 +1,7 @@
 //! SEND with invalidate: a peer ends a key that was made for it, and no other.
 
-use ferroce::verbs::{Access, Mr, Payload, QpConfig, RecvWr, SendFlags, SendOp, SendWr, WcOpcode, WcStatus};
-use ferroce_suites::pair::Pair;
-
-fn signaled(op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id: 1,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
-}
+use ferroce::verbs::{Access, Mr, Payload, QpConfig, RecvWr, SendOp, WcOpcode, WcStatus};
+use ferroce_suites::pair::{Pair, signaled};
 
 #[test]
 fn a_peer_ends_a_key_that_was_made_for_it() {
@@ -19,11 +11,14 @@ fn a_peer_ends_a_key_that_was_made_for_it() {
     };
     let mut pair = Pair::new(&config);
     let region = Mr::alloc_invalidatable(pair.b.qp.pd(), 4096, Access::all()).unwrap();
-    let write = signaled(SendOp::Write {
-        data: Payload::Inline(b"in time"),
-        remote: region.remote(0),
-        imm: None,
-    });
+    let write = signaled(
+        1,
+        SendOp::Write {
+            data: Payload::Inline(b"in time"),
+            remote: region.remote(0),
+            imm: None,
+        },
+    );
     pair.a.qp.post_send_list(&[write]).unwrap();
     assert_eq!(pair.a.success().opcode, WcOpcode::RdmaWrite);
     let sges = [pair.b.mr.sge(0..64).unwrap()];
@@ -38,7 +33,7 @@ fn a_peer_ends_a_key_that_was_made_for_it() {
         data: Payload::Inline(b"the end"),
         rkey: region.rkey(),
     };
-    pair.a.qp.post_send_list(&[signaled(op)]).unwrap();
+    pair.a.qp.post_send_list(&[signaled(1, op)]).unwrap();
     let wc = pair.b.success();
     assert_eq!(
         (wc.opcode, wc.byte_len, wc.imm, wc.invalidated_rkey),
@@ -70,7 +65,7 @@ fn other_keys_are_not_ended() {
         data: Payload::Gather(&[]),
         rkey: pair.b.mr.rkey(),
     };
-    pair.a.qp.post_send_list(&[signaled(op)]).unwrap();
+    pair.a.qp.post_send_list(&[signaled(1, op)]).unwrap();
     assert!(matches!(
         pair.a.failure().status,
         WcStatus::RemoteAccess | WcStatus::RemoteOperation

@@ -1,7 +1,7 @@
 //! Each RC operation by the whole driver, over two NICs of the model.
 
 use ferroce::verbs::{Payload, QpConfig, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, WcOpcode};
-use ferroce_suites::pair::{Pair, pattern};
+use ferroce_suites::pair::{Pair, pattern, signaled};
 
 fn config() -> QpConfig {
     QpConfig {
@@ -9,14 +9,6 @@ fn config() -> QpConfig {
         max_recv_sge: 4,
         max_inline_data: 200,
         ..QpConfig::default()
-    }
-}
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
     }
 }
 

@@ -7,25 +7,10 @@ use std::time::{Duration, Instant};
 use ferroce::mem::CallerMemory;
 use ferroce::verbs::{
     Access, BufferOp, CallerMr, Cq, CqConfig, CreateError, DestroyError, LocalBuffer, Payload, Pd, PostError,
-    Qp, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit, WcOpcode,
+    Qp, QpConfig, RecvWr, SendFlags, SendOp, ToInit, WcOpcode,
 };
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
-use ferroce_suites::pair::{PATIENCE, Pair, Side, connect, open, pattern};
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
-}
-
-fn empty_send() -> SendOp<'static> {
-    SendOp::Send {
-        data: Payload::Gather(&[]),
-        imm: None,
-    }
-}
+use ferroce_suites::pair::{PATIENCE, Pair, Side, connect, empty_send, open, pattern, signaled};
 
 #[test]
 fn a02_buffers_move_into_requests_and_come_back() {

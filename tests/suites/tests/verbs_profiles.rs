@@ -1,20 +1,10 @@
 //! The same operations on each kind of NIC, over IPv4, IPv6 and RoCE v1.
 
 use ferroce::gid::{Gid, RoceVersion};
-use ferroce::verbs::{
-    CounterSet, Path, Payload, QpConfig, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts,
-};
+use ferroce::verbs::{CounterSet, Path, Payload, QpConfig, RecvWr, SendOp, ToInit, ToRtr, ToRts};
 use ferroce_nic_model::profile::Profile;
 use ferroce_nic_model::testbed::TestbedConfig;
-use ferroce_suites::pair::{Pair, mac, pattern};
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
-}
+use ferroce_suites::pair::{Pair, mac, pattern, signaled};
 
 /// SEND, WRITE, READ and, where the device does them, atomics.
 fn exercise(pair: &mut Pair, name: &str) {

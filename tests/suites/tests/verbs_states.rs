@@ -4,26 +4,11 @@ use ferroce::gid::Gid;
 use ferroce::port::MacAddress;
 use ferroce::verbs::{
     Access, Cq, CqConfig, LimitError, ModifyError, Mtu, Path, PathError, Payload, PostError, Qp, QpConfig,
-    QpState, RecvWr, SendFlags, SendOp, SendWr, ToInit, ToRtr, ToRts, Update, WcStatus,
+    QpState, RecvWr, SendOp, ToInit, ToRtr, ToRts, Update, WcStatus,
 };
 use ferroce_hw_regs::ids::Qpn;
 use ferroce_nic_model::testbed::TestbedConfig;
-use ferroce_suites::pair::{Pair, Side, address, gid_index, mac};
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
-}
-
-fn empty_send() -> SendOp<'static> {
-    SendOp::Send {
-        data: Payload::Gather(&[]),
-        imm: None,
-    }
-}
+use ferroce_suites::pair::{Pair, Side, address, empty_send, gid_index, mac, signaled};
 
 fn unconnected() -> Pair {
     Pair::unconnected(TestbedConfig::default(), &QpConfig::default())

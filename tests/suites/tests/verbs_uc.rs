@@ -7,14 +7,14 @@ use std::time::Duration;
 use ferroce::context::{Context, OpenConfig};
 use ferroce::function::InProcess;
 use ferroce::verbs::{
-    LimitError, Lkey, ModifyError, Mtu, Path, Payload, PostError, QpConfig, QpState, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Sge, ToInit, ToRtr, ToRts, Update, WcOpcode, WcStatus,
+    LimitError, Lkey, ModifyError, Mtu, Path, Payload, PostError, QpConfig, QpState, QpType, RecvWr, SendOp,
+    Sge, ToInit, ToRtr, ToRts, Update, WcOpcode, WcStatus,
 };
 use ferroce_nic_model::link::fault::Faults;
 use ferroce_nic_model::link::pcap::PcapFile;
 use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
 use ferroce_nic_model::wire::{Frame, Icrc, RoceFrame, parse};
-use ferroce_suites::pair::{Pair, REGION, Side, address, gid_index, mac, pattern};
+use ferroce_suites::pair::{Pair, REGION, Side, address, gid_index, mac, pattern, signaled};
 use pcap_file::pcap::PcapReader;
 
 fn config(qp_type: QpType) -> QpConfig {
@@ -50,14 +50,6 @@ fn connected(testbed: TestbedConfig, qp_type: QpType, adjust: impl Fn(&mut Path,
         side.qp.modify_to_rts(&rts).unwrap();
     }
     pair
-}
-
-fn signaled(wr_id: u64, op: SendOp<'_>) -> SendWr<'_> {
-    SendWr {
-        wr_id,
-        op,
-        flags: SendFlags::SIGNALED,
-    }
 }
 
 #[test]
