@@ -21,6 +21,9 @@ pub fn ferroce<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> 
     command
 }
 
+/// Where a model logs.
+const LOG: &str = "log";
+
 /// What a run said, and its exit status.
 #[derive(Debug, Default)]
 pub struct Said {
@@ -43,7 +46,7 @@ pub fn run<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Said
 pub struct Model {
     pub child: Child,
     pub sockets: [PathBuf; 2],
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Model {
@@ -55,7 +58,8 @@ impl Model {
         for socket in &sockets {
             command.arg("--socket").arg(socket);
         }
-        command.args(args).stdout(Stdio::piped());
+        let log = std::fs::File::create(folder.path().join(LOG)).expect("a file");
+        command.args(args).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().expect("the program starts");
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         for socket in &sockets {
@@ -65,8 +69,27 @@ impl Model {
         Model {
             child,
             sockets,
-            _folder: folder,
+            folder,
         }
+    }
+
+    /// What it has logged: the rules that drivers broke, among other things, with `-v`.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join(LOG)).expect("UTF-8")
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        let folder = format!("/proc/{}/fd", self.child.id());
+        std::fs::read_dir(folder).expect("a process").count()
+    }
+
+    /// Memory that it has, in KiB.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
+        kib.expect("a number of KiB")
     }
 
     /// One of its NICs.
