@@ -5,11 +5,9 @@ mod common;
 #[path = "common/pair.rs"]
 mod pair;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Said, ferroce, run};
+use common::{Said, run};
 use pair::Pair;
 use serde_json::Value;
 
@@ -26,16 +24,7 @@ fn each(tool: &str, options: [&[&str]; 2], address: &str) -> (Said, Said) {
 /// As [`each`], with a client that comes so much later than its server.
 fn each_after(tool: &str, [server, client]: [&[&str]; 2], address: &str, later: Duration) -> (Said, Said) {
     let pair = Pair::new();
-    let mut process = ferroce([tool])
-        .args(pair.nic(0))
-        .args(server)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
-    let mut text = String::new();
-    out.read_line(&mut text).expect("UTF-8");
+    let (process, out, text) = pair.serve(&[tool], server);
     assert!(text.starts_with("listening at 0.0.0.0:"), "{text}");
     std::thread::sleep(later);
     let args = [tool, "-s", address, "--json"].map(str::to_string).into_iter();

@@ -5,26 +5,14 @@ mod common;
 #[path = "common/pair.rs"]
 mod pair;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use common::{Said, ferroce, run};
+use common::{Said, run};
 use pair::Pair;
 use serde_json::Value;
 
 /// A server, and a client that connects to `address`.
 fn both(server: &[&str], client: &[&str], address: &str) -> (Said, Said) {
     let pair = Pair::new();
-    let mut process = ferroce(["rping", "-s"])
-        .args(pair.nic(0))
-        .args(server)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    out.read_line(&mut line).expect("UTF-8");
+    let (process, out, line) = pair.serve(&["rping", "-s"], server);
     assert!(line.starts_with("listening at "), "{line}");
     let args = ["rping", "-c", "-a", address, "--timeout", "20"].map(str::to_string);
     let client = run(args

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use super::common::{Said, ferroce, wait};
 
@@ -52,6 +52,21 @@ impl Pair {
         rest.iter().chain(mac).map(|option| option.to_string()).collect()
     }
 
+    /// Starts the server's side, and reads the first line that it says, which tells where it listens.
+    pub fn serve(&self, tool: &[&str], options: &[&str]) -> (Child, BufReader<ChildStdout>, String) {
+        let mut process = ferroce(tool)
+            .args(self.nic(0))
+            .args(options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        out.read_line(&mut line).expect("UTF-8");
+        (process, out, line)
+    }
+
     /// Runs both sides to their ends: what the server said and what the client said. `tool` is with the options that both
     /// have; the server gets `server`, the client `client`, too.
     pub fn run(&self, tool: &[&str], server: &[&str], client: &[&str]) -> (Said, Said) {
@@ -60,17 +75,8 @@ impl Pair {
 
     /// As [`Pair::run`], with a name of the server's.
     pub fn run_at(&self, host: &str, tool: &[&str], server: &[&str], client: &[&str]) -> (Said, Said) {
-        let mut process = ferroce(tool)
-            .args(self.nic(0))
-            .args(["--port", "0"])
-            .args(server)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
-        let mut line = String::new();
-        out.read_line(&mut line).expect("UTF-8");
+        let options = [&["--port", "0"], server].concat();
+        let (process, out, line) = self.serve(tool, &options);
         let port = line.trim().rsplit(' ').next().unwrap_or_default().to_string();
         if port.parse::<u16>().is_err() {
             return (Pair::said(process, out, line), Said::default());
