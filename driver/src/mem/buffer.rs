@@ -91,7 +91,7 @@ impl DmaBuffer {
     /// The memfd that holds the buffer, and the offset of its first byte there.
     ///
     /// # Safety
-    /// The file holds other buffers too, among them [`LocalBuffer`](super::LocalBuffer)s that are slices of this process.
+    /// The file holds other buffers too, among them [`LocalBuffer`](crate::verbs::LocalBuffer)s that are slices of this process.
     /// Whoever is given it must keep to this buffer's [`len`](Self::len) bytes for as long as this lives.
     pub unsafe fn file(&self) -> (BorrowedFd<'_>, u64) {
         (self.arena.fd(), self.offset)

@@ -241,7 +241,7 @@ impl DmaSpace {
         let align = len.next_power_of_two().clamp(self.granule, MOST_ALIGNMENT);
         let (fd, memory) = make_memory(len, pages, align)?;
         // SAFETY: the arena owns the mapping and is dropped only after `dma_unmap` succeeded; the file is sealed against
-        // shrinking; buffers access it by copy or atomically only, LocalBuffer while the device has no business there.
+        // shrinking; buffers access it by copy or atomically only, LocalPages while the device has no business there.
         let pages = unsafe { HostPages::new(memory.as_ptr(), len, Some((fd.as_fd(), 0))) };
         let iova = self.map_at_free_iova(state, &pages)?;
         let arena = Arc::new(Arena { iova, memory, fd });
