@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use common::{Said, ferroce, run, wait};
+use common::{Said, code, ferroce, run, wait};
 use pair::Pair;
 use serde_json::Value;
 
@@ -243,7 +243,7 @@ fn by_cm(port: &str, server: &[&str], client: &[&str]) -> (Said, Said) {
     }
     let output = process.wait_with_output().expect("a child");
     let server = Said {
-        code: output.status.code(),
+        code: code(output.status),
         out: line,
         err: String::from_utf8(output.stderr).expect("UTF-8"),
     };

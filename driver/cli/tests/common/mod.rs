@@ -2,8 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ pub fn ferroce<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> 
 /// Where a model logs.
 const LOG: &str = "log";
 
-/// What a run said, and its exit status.
+/// What a run said, and its exit status, or the negative number of the signal that ended it.
 #[derive(Debug, Default)]
 pub struct Said {
     pub code: Option<i32>,
@@ -32,11 +33,16 @@ pub struct Said {
     pub err: String,
 }
 
+/// The status as [`Said`] has it.
+pub fn code(status: ExitStatus) -> Option<i32> {
+    status.code().or_else(|| status.signal().map(|signal| -signal))
+}
+
 /// Runs the program to its end.
 pub fn run<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Said {
     let output: Output = ferroce(args).output().expect("the program starts");
     Said {
-        code: output.status.code(),
+        code: code(output.status),
         out: String::from_utf8(output.stdout).expect("UTF-8"),
         err: String::from_utf8(output.stderr).expect("UTF-8"),
     }
@@ -117,7 +123,7 @@ impl Drop for Model {
 }
 
 /// Waits for a process to end; `None` if it doesn't.
-pub fn wait(child: &mut Child) -> Option<std::process::ExitStatus> {
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().expect("a child") {

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 
-use super::common::{Said, ferroce, wait};
+use super::common::{Said, code, ferroce, wait};
 
 /// MAC addresses of server and client.
 pub const MACS: [&str; 2] = ["02:fe:44:0c:e0:02", "02:fe:44:0c:e0:01"];
@@ -89,7 +89,7 @@ impl Pair {
             .output()
             .expect("the program starts");
         let client = Said {
-            code: output.status.code(),
+            code: code(output.status),
             out: String::from_utf8(output.stdout).expect("UTF-8"),
             err: String::from_utf8(output.stderr).expect("UTF-8"),
         };
@@ -113,7 +113,7 @@ impl Pair {
         out.read_to_string(&mut text).expect("UTF-8");
         let output = process.wait_with_output().expect("a child");
         Said {
-            code: output.status.code(),
+            code: code(output.status),
             out: text,
             err: String::from_utf8(output.stderr).expect("UTF-8"),
         }
