@@ -2,14 +2,16 @@
 //!
 //! By `driver_override` (kernel ABI `sysfs-bus-pci`): only the one function changes hands, whatever its ids are. What it
 //! was before is kept in `/run/ferroce/bind/ADDRESS` until it is given back; that goes at a reboot, as the binding does.
+//! Of a `bind` that got nowhere the record stays, and a later `bind` does not overwrite it.
 
+use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use super::functions::Function;
 use super::{Host, HostError};
-use crate::function::{PciAddress, link_name};
+use crate::function::{PciAddress, VFIO_DRIVERS, link_name};
 
 /// The driver that functions are bound to.
 const VFIO_PCI: &str = "vfio-pci";
@@ -52,6 +54,29 @@ struct Before {
     driver_override: Option<String>,
 }
 
+impl fmt::Display for Before {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |name: &Option<String>| name.clone().unwrap_or_default();
+        writeln!(f, "driver={}", text(&self.driver))?;
+        writeln!(f, "driver_override={}", text(&self.driver_override))
+    }
+}
+
+impl Before {
+    /// What [`fmt::Display`] wrote; `None` for anything else, such as a part of it.
+    fn parse(text: &str) -> Option<Before> {
+        let (driver, rest) = text.strip_prefix("driver=")?.split_once('\n')?;
+        let driver_override = rest.strip_prefix("driver_override=")?.strip_suffix('\n')?;
+        // A driver's name becomes a part of a path: nothing that leads elsewhere is to be taken for one.
+        let odd = |name: &str| name.contains(['/', '\n']) || name == "." || name == "..";
+        let name = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        (!odd(driver) && !odd(driver_override)).then(|| Before {
+            driver: name(driver),
+            driver_override: name(driver_override),
+        })
+    }
+}
+
 impl Host {
     /// Binds a function to vfio-pci. Nothing is done where it is bound already.
     ///
@@ -60,8 +85,9 @@ impl Host {
     ///
     /// # Errors
     /// [`HostError::NoSuchDevice`], [`HostError::NotSupported`], [`HostError::NoIommu`], [`HostError::NoVfioPci`],
-    /// [`HostError::NetdevInUse`] before anything has been changed; [`HostError::Permission`], [`HostError::Write`],
-    /// [`HostError::NotBound`] after it has been given back to the driver it had.
+    /// [`HostError::NetdevInUse`], [`HostError::Record`] before anything has been changed;
+    /// [`HostError::Permission`], [`HostError::Write`], [`HostError::NotBound`] after it has been given back to the driver it
+    /// had.
     pub fn bind(&self, address: PciAddress, options: BindOptions) -> Result<Binding, HostError> {
         let function = self.function(address)?;
         if function.bound_to_vfio() {
@@ -83,23 +109,36 @@ impl Host {
         if !options.force {
             in_use(&function)?;
         }
-        let before = Before {
-            driver: function.driver.clone(),
-            driver_override: function.driver_override.clone(),
-        };
-        self.remember(address, &before)?;
-        if let Err(error) = self.take(address, &before) {
+        let before = self.before(&function)?;
+        if let Err(error) = self.take(address) {
             if let Err(second) = self.restore(address, &before) {
                 log::error!("{address} could not be given back to its driver either: {second}");
             }
             return Err(error);
         }
         Ok(Binding {
-            before: before.driver,
+            before: function.driver,
             after: self.driver(address)?,
             changed: true,
             function: self.function(address)?,
         })
+    }
+
+    /// What a function that VFIO does not have was before, on record when this returns.
+    fn before(&self, function: &Function) -> Result<Before, HostError> {
+        // An earlier change that was left half done leaves no driver, or the one on record and perhaps an override of ours.
+        // Under another driver it was put by hand since: what is on record no longer holds.
+        if let Some(before) = self.remembered(function.address)?
+            && (function.driver.is_none() || function.driver == before.driver)
+        {
+            return Ok(before);
+        }
+        let before = Before {
+            driver: function.driver.clone(),
+            driver_override: function.driver_override.clone(),
+        };
+        self.remember(function.address, &before)?;
+        Ok(before)
     }
 
     /// Gives a function back to the driver that it had before [`Host::bind`]; one that was bound by other means to the
@@ -109,10 +148,11 @@ impl Host {
     /// Waits while a process has the function open: the kernel asks that process to let go of it.
     ///
     /// # Errors
-    /// As [`Host::bind`].
+    /// As [`Host::bind`]; [`HostError::Claimed`] where the kernel gives a function that was bound by other means straight back
+    /// to VFIO.
     pub fn unbind(&self, address: PciAddress) -> Result<Binding, HostError> {
         let function = self.function(address)?;
-        let mut remembered = self.remembered(address);
+        let mut remembered = self.remembered(address)?;
         // Somebody has given it to another driver since, by hand: that is not ours to undo.
         if !function.bound_to_vfio()
             && function.driver.is_some()
@@ -133,7 +173,7 @@ impl Host {
         }
         match &remembered {
             Some(before) => self.restore(address, before)?,
-            None => self.release(address)?,
+            None => self.release(&function)?,
         }
         Ok(Binding {
             before: function.driver,
@@ -144,11 +184,9 @@ impl Host {
     }
 
     /// Moves a function to vfio-pci.
-    fn take(&self, address: PciAddress, before: &Before) -> Result<(), HostError> {
+    fn take(&self, address: PciAddress) -> Result<(), HostError> {
         self.set_override(address, Some(VFIO_PCI))?;
-        if before.driver.is_some() {
-            self.write(&self.folder(address).join("driver/unbind"), &address.to_string())?;
-        }
+        self.detach(address)?;
         self.write(&self.sys("bus/pci/drivers_probe"), &address.to_string())?;
         self.expect(
             address,
@@ -159,8 +197,10 @@ impl Host {
 
     /// Puts a function back to what it was.
     fn restore(&self, address: PciAddress, before: &Before) -> Result<(), HostError> {
-        self.set_override(address, before.driver_override.as_deref())?;
         if self.driver(address)? != before.driver {
+            // A driver that the override does not name would be refused: one that was set beside another driver comes after.
+            let own = |name: &&str| before.driver.as_deref() == Some(*name);
+            self.set_override(address, before.driver_override.as_deref().filter(own))?;
             self.detach(address)?;
             if let Some(driver) = &before.driver {
                 let folder = self.driver_folder(driver);
@@ -175,14 +215,26 @@ impl Host {
                  /sys/bus/pci/drivers; `dmesg` may say more",
             )?;
         }
+        self.set_override(address, before.driver_override.as_deref())?;
         self.forget(address)
     }
 
     /// Gives a function of vfio-pci's to the driver that the kernel chooses.
-    fn release(&self, address: PciAddress) -> Result<(), HostError> {
+    fn release(&self, function: &Function) -> Result<(), HostError> {
+        let address = function.address;
         self.set_override(address, None)?;
         self.detach(address)?;
-        self.write(&self.sys("bus/pci/drivers_probe"), &address.to_string())
+        self.write(&self.sys("bus/pci/drivers_probe"), &address.to_string())?;
+        // One of them may claim it by its ids (`new_id`, the module's `ids`), which no override is needed for.
+        match self.driver(address)? {
+            Some(driver) if VFIO_DRIVERS.contains(&driver.as_str()) => Err(HostError::Claimed {
+                address: address.to_string(),
+                driver,
+                vendor: function.vendor,
+                device: function.device,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Takes a function from its driver, if it has one.
@@ -224,34 +276,39 @@ impl Host {
         self.run.join("ferroce/bind").join(address.to_string())
     }
 
+    /// Puts a record in place: the whole of it or, whatever happens, none.
     fn remember(&self, address: PciAddress, before: &Before) -> Result<(), HostError> {
         let path = self.record(address);
-        let line = |what: &Option<String>| what.clone().unwrap_or_default();
-        let text = format!(
-            "driver={}\ndriver_override={}\n",
-            line(&before.driver),
-            line(&before.driver_override)
-        );
-        let folder = path.parent().unwrap_or(&path);
-        fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&path, text))
-            .map_err(|source| file_error("writing", path, source))
+        let new = path.with_file_name(format!(".{address}.new"));
+        let replace = || {
+            fs::create_dir_all(path.parent().unwrap_or(&path))?;
+            let mut file = fs::File::create(&new)?;
+            file.write_all(before.to_string().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&new, &path)
+        };
+        replace().map_err(|source| file_error("writing", path.clone(), source))
     }
 
-    fn remembered(&self, address: PciAddress) -> Option<Before> {
-        let text = fs::read_to_string(self.record(address)).ok()?;
-        let value = |key: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
-            // A driver's name has no slash: nothing else is to be taken for one.
-            line.filter(|value| !value.is_empty() && !value.contains('/'))
-                .map(str::to_owned)
+    /// What is on record; `None` where nothing is.
+    fn remembered(&self, address: PciAddress) -> Result<Option<Before>, HostError> {
+        let path = self.record(address);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() != io::ErrorKind::InvalidData => {
+                return Err(file_error("reading", path, error));
+            }
+            // What is no text is no record either.
+            Err(_) => String::new(),
+            Ok(text) => text,
         };
-        Some(Before {
-            driver: value("driver"),
-            driver_override: value("driver_override"),
-        })
+        match Before::parse(&text) {
+            Some(before) => Ok(Some(before)),
+            None => Err(HostError::Record {
+                address: address.to_string(),
+                path,
+            }),
+        }
     }
 
     fn forget(&self, address: PciAddress) -> Result<(), HostError> {
@@ -298,6 +355,12 @@ mod tests {
     use super::*;
 
     const NIC: &str = "0000:3b:00.0";
+    const RECORD: &str = "run/ferroce/bind/0000:3b:00.0";
+
+    fn driver(machine: &Machine) -> Option<String> {
+        let function = machine.host.function(machine.address(NIC));
+        function.expect("is there").driver
+    }
 
     fn bind(machine: &Machine, address: &str) -> Result<Binding, HostError> {
         machine
@@ -314,6 +377,7 @@ mod tests {
         let machine = Machine::new();
         machine.vfio_pci();
         let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+        nic.netdev("ens1", false);
         let done = bind(&machine, NIC).expect("binds");
         assert_eq!(
             (done.before.as_deref(), done.after.as_deref(), done.changed),
@@ -367,12 +431,11 @@ mod tests {
         machine.vfio_pci();
         machine.driver("mlx5_core");
         machine.nic(NIC, None, Some(7));
-        assert!(bind(&machine, NIC).expect("binds").changed);
-        let address = machine.address(NIC);
-        machine.host.release(address).expect("by hand");
+        let function = bind(&machine, NIC).expect("binds").function;
+        machine.host.release(&function).expect("by hand");
         let left = unbind(&machine, NIC).expect("is left alone");
         assert_eq!((left.after.as_deref(), left.changed), (Some("mlx5_core"), false));
-        assert!(machine.host.remembered(address).is_none());
+        assert_eq!(machine.host.remembered(function.address).expect("asked"), None);
     }
 
     #[test]
@@ -389,23 +452,17 @@ mod tests {
         says("0000:00:1f.2", &["8086:2922", "not a NIC", "ferroce devices"]);
         says("0000:5e:00.0", &["no IOMMU group", "intel_iommu=on"]);
         says(NIC, &["vfio-pci is not there", "modprobe vfio-pci"]);
-        assert_eq!(
-            machine
-                .host
-                .function(machine.address(NIC))
-                .expect("is there")
-                .driver
-                .as_deref(),
-            Some("mlx5_core")
-        );
+        assert_eq!(driver(&machine).as_deref(), Some("mlx5_core"));
     }
 
     #[test]
     fn v17_a_group_shared_with_a_function_in_use_is_told_after_binding() {
         let machine = Machine::new();
         machine.vfio_pci();
-        machine.nic(NIC, Some("mlx5_core"), Some(7));
-        machine.nic("0000:3b:00.1", Some("mlx5_core"), Some(7));
+        machine.nic(NIC, Some("mlx5_core"), Some(7)).netdev("ens1", false);
+        machine
+            .nic("0000:3b:00.1", Some("mlx5_core"), Some(7))
+            .netdev("ens2", false);
         let missing = bind(&machine, NIC).expect("binds").function.missing.join("; ");
         assert!(missing.contains("0000:3b:00.1 (mlx5_core)"), "{missing}");
         let missing = bind(&machine, "0000:3b:00.1").expect("binds").function.missing;
@@ -438,6 +495,7 @@ mod tests {
         let machine = Machine::new();
         machine.vfio_pci();
         let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+        nic.netdev("ens1", false);
         machine.refuse("driver/unbind", libc::EBUSY);
         let text = bind(&machine, NIC).expect_err("busy").to_string();
         assert!(text.contains("busy") && text.contains("rdma resource"), "{text}");
@@ -458,5 +516,143 @@ mod tests {
             (Some("mlx5_core"), None)
         );
         assert!(!unbind(&machine, NIC).expect("nothing is left").changed);
+    }
+
+    /// Vfio-pci refuses the function, then the driver that it had, too.
+    #[test]
+    fn v17_what_a_failed_bind_has_written_down_outlives_the_next_one() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+        nic.netdev("ens1", false);
+        for driver in ["vfio-pci", "mlx5_core"] {
+            machine.unwilling(driver);
+        }
+        bind(&machine, NIC).expect_err("refused");
+        assert_eq!(driver(&machine), None);
+        for driver in ["vfio-pci", "mlx5_core"] {
+            machine.willing(driver);
+        }
+        let done = bind(&machine, NIC).expect("binds");
+        assert_eq!((done.before, done.after.as_deref()), (None, Some("vfio-pci")));
+        let undone = unbind(&machine, NIC).expect("unbinds");
+        assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+        assert_eq!(nic.text("driver_override"), "");
+    }
+
+    /// A process that is killed between two of its writes.
+    #[test]
+    fn v17_a_bind_that_was_killed_half_way_is_gone_on_with() {
+        for driver in [Some("mlx5_core"), None] {
+            let machine = Machine::new();
+            machine.vfio_pci();
+            machine.driver("mlx5_core");
+            let nic = machine.nic(NIC, driver, Some(7));
+            nic.netdev("ens1", false);
+            machine.file(RECORD, "driver=mlx5_core\ndriver_override=\n");
+            nic.set("driver_override", "vfio-pci");
+            assert!(bind(&machine, NIC).expect("binds").changed);
+            let undone = unbind(&machine, NIC).expect("unbinds");
+            assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+            assert_eq!(nic.text("driver_override"), "");
+            assert!(!machine.path(RECORD).exists());
+        }
+    }
+
+    #[test]
+    fn v17_an_override_that_names_another_driver_is_put_back_after_the_driver() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+        nic.netdev("ens1", false);
+        nic.set("driver_override", "vfio-pci");
+        assert!(bind(&machine, NIC).expect("binds").changed);
+        let undone = unbind(&machine, NIC).expect("unbinds");
+        assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+        assert_eq!(nic.text("driver_override"), "vfio-pci");
+    }
+
+    #[test]
+    fn v17_a_record_of_another_driver_gives_way_to_the_present_one() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        machine
+            .nic(NIC, Some("pci-stub"), Some(7))
+            .set("driver_override", "pci-stub");
+        machine.file(RECORD, "driver=mlx5_core\ndriver_override=\n");
+        assert!(bind(&machine, NIC).expect("binds").changed);
+        let undone = unbind(&machine, NIC).expect("unbinds");
+        assert_eq!(undone.after.as_deref(), Some("pci-stub"));
+    }
+
+    #[test]
+    fn v17_a_record_that_is_not_whole_is_told_and_nothing_is_changed() {
+        for text in [
+            "",
+            "driver=mlx5",
+            "driver=mlx5_core\ndriver_ov",
+            "driver_override=\n",
+            "driver=../x\ndriver_override=\n",
+        ] {
+            let machine = Machine::new();
+            machine.vfio_pci();
+            let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+            nic.netdev("ens1", false);
+            machine.file(RECORD, text);
+            for error in [bind(&machine, NIC), unbind(&machine, NIC)] {
+                let said = error.expect_err(text).to_string();
+                assert!(
+                    said.contains("not whole: remove it (`rm ") && said.contains(NIC),
+                    "{said}"
+                );
+            }
+            assert_eq!(driver(&machine).as_deref(), Some("mlx5_core"));
+            machine.remove(RECORD);
+            assert!(bind(&machine, NIC).expect("binds").changed);
+            let record = fs::read_to_string(machine.path(RECORD)).expect("a record");
+            assert_eq!(record, "driver=mlx5_core\ndriver_override=\n");
+            let left = fs::read_dir(machine.path("run/ferroce/bind"))
+                .expect("a folder")
+                .count();
+            assert_eq!(left, 1, "nothing but the record");
+        }
+        // One that can't be read at all.
+        let machine = Machine::new();
+        machine.vfio_pci();
+        machine.nic(NIC, Some("vfio-pci"), Some(7));
+        machine.file(&format!("{RECORD}/x"), "");
+        let said = unbind(&machine, NIC).expect_err("a folder").to_string();
+        assert!(said.starts_with("reading ") && said.contains(NIC), "{said}");
+        assert_eq!(driver(&machine).as_deref(), Some("vfio-pci"));
+    }
+
+    #[test]
+    fn v17_a_function_that_vfio_pci_claims_by_its_ids_is_not_said_to_be_unbound() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        machine.driver("mlx5_core");
+        machine.nic(NIC, Some("vfio-pci"), Some(7));
+        machine.claim("vfio-pci", "15b3 1013");
+        let text = unbind(&machine, NIC).expect_err("is claimed").to_string();
+        let advice = "`echo \"15b3 1013\" > /sys/bus/pci/drivers/vfio-pci/remove_id`";
+        assert!(
+            text.contains("straight back to vfio-pci") && text.contains(advice),
+            "{text}"
+        );
+        machine.echo("15b3 1013", "sys/bus/pci/drivers/vfio-pci/remove_id");
+        let undone = unbind(&machine, NIC).expect("unbinds");
+        assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+    }
+
+    /// Its former driver is known, and is told by name.
+    #[test]
+    fn v17_one_that_bind_took_goes_back_whatever_vfio_pci_claims() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        machine.nic(NIC, Some("mlx5_core"), Some(7)).netdev("ens1", false);
+        bind(&machine, NIC).expect("binds");
+        machine.claim("vfio-pci", "15b3 1013");
+        let undone = unbind(&machine, NIC).expect("unbinds");
+        assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
     }
 }

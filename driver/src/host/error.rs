@@ -54,6 +54,34 @@ pub enum HostError {
         /// What is in the way: that it is up, that it has addresses.
         what: Vec<String>,
     },
+    /// What was written down of a function by an earlier `bind` can't be understood.
+    #[error(
+        "{file} should say which driver {address} had before it was bound, but is not whole: remove it (`rm {file}`) and try \
+         again; where vfio-pci has the function, `unbind` then leaves the choice of its driver to the kernel",
+        file = path.display()
+    )]
+    Record {
+        /// The function.
+        address: String,
+        /// The record.
+        path: PathBuf,
+    },
+    /// A VFIO driver claims the function by its ids, so that the kernel gives it to that driver whenever it is free.
+    #[error(
+        "{address} went from {driver} straight back to {driver}, which claims all {vendor:04x}:{device:04x}: `echo \
+         \"{vendor:04x} {device:04x}\" > /sys/bus/pci/drivers/{driver}/remove_id` ends that until the next boot (for good: no \
+         `ids=` in /etc/modprobe.d or on the kernel's command line); then unbind it again"
+    )]
+    Claimed {
+        /// The function.
+        address: String,
+        /// The driver that has it.
+        driver: String,
+        /// PCI vendor id.
+        vendor: u16,
+        /// PCI device id.
+        device: u16,
+    },
     /// The kernel did not do as it was told.
     #[error(
         "{address} went to {} instead of {}: {hint}",
@@ -71,9 +99,9 @@ pub enum HostError {
         hint: &'static str,
     },
     /// This user may not change that.
-    #[error("no permission to write {}: run as root (`sudo ferroce ...`)", path.display())]
+    #[error("no permission for {}: run as root (`sudo ferroce ...`)", path.display())]
     Permission {
-        /// The attribute.
+        /// The attribute, or the record of what a function was.
         path: PathBuf,
     },
     /// A write that the kernel refused.

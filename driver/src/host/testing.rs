@@ -22,6 +22,8 @@ pub struct Machine {
 #[derive(Debug, Default)]
 struct State {
     addresses: BTreeMap<String, Vec<IpAddr>>,
+    /// Drivers that were told of ids beside their own, by `new_id` or `ids`, and these, as `remove_id` takes them.
+    claims: Vec<(&'static str, &'static str)>,
     /// Ends of paths whose writes fail, and the errno.
     refused: Vec<(&'static str, i32)>,
     /// Drivers that take no device.
@@ -92,7 +94,7 @@ impl Machine {
 
     /// Loads a driver.
     pub fn driver(&self, name: &str) {
-        for file in ["bind", "unbind"] {
+        for file in ["bind", "unbind", "remove_id"] {
             self.file(&format!("sys/bus/pci/drivers/{name}/{file}"), "");
         }
     }
@@ -153,6 +155,17 @@ impl Machine {
         self.state(|s| s.addresses.entry(netdev.to_owned()).or_default().push(address));
     }
 
+    /// Tells a driver of ids, such as `15b3 1013`.
+    pub fn claim(&self, driver: &'static str, ids: &'static str) {
+        self.state(|s| s.claims.push((driver, ids)));
+    }
+
+    /// A write as by hand, such as `echo TEXT > PATH`.
+    pub fn echo(&self, text: &str, path: &str) {
+        let written = self.kernel.write(&self.path(path), &format!("{text}\n"));
+        written.expect(path);
+    }
+
     pub fn refuse(&self, end: &'static str, errno: i32) {
         self.state(|s| s.refused.push((end, errno)));
     }
@@ -163,6 +176,10 @@ impl Machine {
 
     pub fn unwilling(&self, driver: &'static str) {
         self.state(|s| s.unwilling.insert(driver));
+    }
+
+    pub fn willing(&self, driver: &'static str) {
+        self.state(|s| s.unwilling.remove(driver));
     }
 
     pub fn memlock(&self, limit: Option<u64>) {
@@ -198,13 +215,31 @@ impl Nic {
 }
 
 impl Kernel {
+    /// The drivers whose ids match a device, in the order in which the kernel asks them; `driver_override` leaves one.
+    fn matching(&self, device: &Path) -> io::Result<Vec<String>> {
+        let text = |name: &str| fs::read_to_string(device.join(name));
+        match text("driver_override")?.trim() {
+            "(null)" => {}
+            driver => return Ok(vec![driver.to_owned()]),
+        }
+        let id = |text: String| text.trim().trim_start_matches("0x").to_owned();
+        let ids = format!("{} {}", id(text("vendor")?), id(text("device")?));
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let claims = state.claims.iter().filter(|(_, claimed)| *claimed == ids);
+        Ok(claims
+            .map(|(driver, _)| *driver)
+            .chain(["mlx5_core"])
+            .map(str::to_owned)
+            .collect())
+    }
+
     fn attach(&self, device: &Path, driver: &str) {
         let folder = self.sys.join("bus/pci/drivers").join(driver);
         let willing = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             !state.unwilling.contains(driver)
         };
-        if folder.exists() && willing {
+        if folder.exists() && willing && !device.join("driver").exists() {
             symlink(folder, device.join("driver")).expect("link");
         }
     }
@@ -221,26 +256,36 @@ impl System for Kernel {
         if !path.exists() {
             return Err(io::ErrorKind::NotFound.into());
         }
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = |path: Option<&Path>| {
+            path.and_then(|p| p.file_name()?.to_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let driver = name(path.parent());
         let device = self.sys.join("bus/pci/devices").join(text.trim());
-        match name {
+        match name(Some(path)).as_str() {
             "driver_override" => fs::write(path, if text == "\n" { "(null)\n" } else { text })?,
             "unbind" => fs::remove_file(device.join("driver"))?,
-            "bind" => {
-                let driver = path
-                    .parent()
-                    .and_then(|p| p.file_name()?.to_str())
-                    .unwrap_or_default();
-                self.attach(&device, driver);
+            "bind" if device.join("driver").exists() => {
+                return Err(io::Error::from_raw_os_error(libc::EBUSY));
             }
+            "bind" if !self.matching(&device)?.contains(&driver) => {
+                return Err(io::Error::from_raw_os_error(libc::ENODEV));
+            }
+            "bind" => self.attach(&device, &driver),
             "drivers_probe" => {
-                let chosen = fs::read_to_string(device.join("driver_override"))?;
-                match chosen.trim() {
-                    "(null)" => self.attach(&device, "mlx5_core"),
-                    driver => self.attach(&device, driver),
+                for driver in self.matching(&device)? {
+                    self.attach(&device, &driver);
+                }
+            }
+            "remove_id" => {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = state.claims.len();
+                state
+                    .claims
+                    .retain(|claim| *claim != (driver.as_str(), text.trim()));
+                if state.claims.len() == before {
+                    return Err(io::Error::from_raw_os_error(libc::ENODEV));
                 }
             }
             _ => return Err(io::Error::from_raw_os_error(libc::EACCES)),
