@@ -30,6 +30,15 @@ def body(run, _arguments):
     result = guest.run("%s bind %s" % (FERROCE, NIC), check=False)
     run.check("V17 bind refuses while it is up", result.code == 1 and "is up" in result.out, result)
     guest.run("ip link set %s down" % name)
+    guest.run("ip addr add 192.0.2.6/24 dev %s label %s:vip" % (name, name))
+    result = guest.run("%s bind %s" % (FERROCE, NIC), check=False)
+    run.check("V17 bind refuses while it has an address with a label",
+              result.code == 1 and "has addresses (192.0.2.6" in result.out, result)
+    guest.run("ip addr flush dev %s; ip netns add pod; ip link set %s netns pod" % (name, name))
+    result = guest.run("%s bind %s" % (FERROCE, NIC), check=False)
+    run.check("V17 bind refuses while the interface is in another network namespace",
+              result.code == 1 and "is in another network namespace" in result.out, result)
+    guest.run("ip -n pod link set %s netns 1; ip netns del pod" % name)
     done = as_json(guest.run("%s bind --json %s" % (FERROCE, NIC)))
     run.check("bind takes it from mlx5_core", (done["before"], done["after"]) == ("mlx5_core", "vfio-pci"), done)
     info = as_json(guest.run("%s info --json %s" % (FERROCE, NIC)))
@@ -43,6 +52,21 @@ def body(run, _arguments):
     run.check("--force takes it although it is up", done["after"] == "vfio-pci", done)
     done = as_json(guest.run("%s unbind --json %s" % (FERROCE, NIC), timeout=120))
     run.check("and back once more", done["after"] == "mlx5_core", done)
+    claimed(run, guest)
+
+
+def claimed(run, guest):
+    """vfio-pci claims the NIC by its ids."""
+    device = "/sys/bus/pci/devices/" + NIC
+    ids = guest.run("echo $(cut -c3- %s/vendor) $(cut -c3- %s/device)" % (device, device)).out.strip()
+    # It was loaded first, so that it is asked before mlx5_core.
+    guest.run("echo %s > %s/driver/unbind; echo %s > /sys/bus/pci/drivers/vfio-pci/new_id" % (NIC, device, ids), timeout=120)
+    result = guest.run("%s unbind %s" % (FERROCE, NIC), check=False)
+    advice = 'echo "%s" > /sys/bus/pci/drivers/vfio-pci/remove_id' % ids
+    run.check("unbind says that vfio-pci claims it, and how to end that", result.code == 1 and advice in result.out, result)
+    guest.run(advice)
+    done = as_json(guest.run("%s unbind --json %s" % (FERROCE, NIC), timeout=120))
+    run.check("then it can be unbound", done["changed"] and done["after"] == "mlx5_core", done)
 
 
 if __name__ == "__main__":

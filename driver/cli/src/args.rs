@@ -389,7 +389,7 @@ pub struct BindArgs {
     #[arg(value_name = "ADDR", value_parser = on_the_bus)]
     pub address: PciAddress,
 
-    /// Also when its network interface is up or has addresses.
+    /// Also when its network interface is up or has addresses, or can't be seen: it may be in a container.
     #[arg(long)]
     pub force: bool,
 

@@ -119,15 +119,23 @@ fn link_text(link: &Link) -> String {
 }
 
 fn netdev_text(netdev: &Netdev) -> String {
-    let mut text = format!("{}, {}", netdev.name, if netdev.up { "up" } else { "down" });
+    let up = match netdev.up {
+        Some(true) => "up",
+        Some(false) => "down",
+        None => "up or down is not said",
+    };
+    let mut text = format!("{}, {up}", netdev.name);
     if let Some(speed) = netdev.speed_mbps {
         text.push_str(&format!(", {} Gb/s", f64::from(speed) / 1000.0));
     }
     if let Some(mac) = &netdev.mac {
         text.push_str(&format!(", {mac}"));
     }
-    for address in &netdev.addresses {
-        text.push_str(&format!(", {address}"));
+    match &netdev.addresses {
+        Some(addresses) => addresses
+            .iter()
+            .for_each(|address| text.push_str(&format!(", {address}"))),
+        None => text.push_str(", addresses are not said"),
     }
     text
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::functions::Function;
 use super::{Host, HostError};
@@ -16,16 +16,20 @@ use crate::function::{PciAddress, VFIO_DRIVERS, link_name};
 /// The driver that functions are bound to.
 const VFIO_PCI: &str = "vfio-pci";
 
+/// The driver that makes a network interface of each function that it has.
+const NETDEV_DRIVER: &str = "mlx5_core";
+
 /// How to bind.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct BindOptions {
-    /// Also take a function whose network interface is up or has addresses.
+    /// Also take a function whose network interface is up or has addresses, or can't be seen.
     pub force: bool,
 }
 
 impl BindOptions {
-    /// Whether to take also a function whose network interface is up or has addresses.
+    /// Whether to take also a function whose network interface is up or has addresses, or can't be seen: it may be in another
+    /// network namespace.
     #[must_use]
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
@@ -85,7 +89,7 @@ impl Host {
     ///
     /// # Errors
     /// [`HostError::NoSuchDevice`], [`HostError::NotSupported`], [`HostError::NoIommu`], [`HostError::NoVfioPci`],
-    /// [`HostError::NetdevInUse`], [`HostError::Record`] before anything has been changed;
+    /// [`HostError::NetdevInUse`], [`HostError::NetdevUnseen`], [`HostError::Record`] before anything has been changed;
     /// [`HostError::Permission`], [`HostError::Write`], [`HostError::NotBound`] after it has been given back to the driver it
     /// had.
     pub fn bind(&self, address: PciAddress, options: BindOptions) -> Result<Binding, HostError> {
@@ -107,7 +111,7 @@ impl Host {
             return Err(HostError::NoVfioPci);
         }
         if !options.force {
-            in_use(&function)?;
+            in_use(&function, &self.folder(address).join("net"))?;
         }
         let before = self.before(&function)?;
         if let Err(error) = self.take(address) {
@@ -327,16 +331,33 @@ fn file_error(what: &'static str, path: PathBuf, source: io::Error) -> HostError
     }
 }
 
-/// Whether somebody may be using one of its network interfaces.
-fn in_use(function: &Function) -> Result<(), HostError> {
+/// Whether somebody may be using one of its network interfaces. What can't be told counts as in use.
+fn in_use(function: &Function, net: &Path) -> Result<(), HostError> {
+    if let Some(driver) = &function.driver
+        && driver == NETDEV_DRIVER
+        && function.netdevs.is_empty()
+    {
+        return Err(HostError::NetdevUnseen {
+            address: function.address.to_string(),
+            driver: driver.clone(),
+            // The folder is there for as long as there is an interface, in whichever namespace.
+            elsewhere: net.exists(),
+        });
+    }
     for netdev in &function.netdevs {
         let mut what = Vec::new();
-        if netdev.up {
-            what.push("is up".to_owned());
+        match netdev.up {
+            Some(false) => {}
+            Some(true) => what.push("is up".to_owned()),
+            None => what.push("may be up (its flags can't be read)".to_owned()),
         }
-        if !netdev.addresses.is_empty() {
-            let addresses: Vec<String> = netdev.addresses.iter().map(|a| a.to_string()).collect();
-            what.push(format!("has addresses ({})", addresses.join(", ")));
+        match netdev.addresses.as_deref() {
+            Some([]) => {}
+            Some(addresses) => {
+                let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+                what.push(format!("has addresses ({})", addresses.join(", ")));
+            }
+            None => what.push("may have addresses (the system does not tell them)".to_owned()),
         }
         if !what.is_empty() {
             return Err(HostError::NetdevInUse {
@@ -654,5 +675,32 @@ mod tests {
         machine.claim("vfio-pci", "15b3 1013");
         let undone = unbind(&machine, NIC).expect("unbinds");
         assert_eq!(undone.after.as_deref(), Some("mlx5_core"));
+    }
+
+    #[test]
+    fn v17_a_network_interface_that_can_not_be_seen_is_not_taken_away_unless_forced() {
+        let machine = Machine::new();
+        machine.vfio_pci();
+        let nic = machine.nic(NIC, Some("mlx5_core"), Some(7));
+        let says = |words: &str| {
+            let text = bind(&machine, NIC).expect_err(words).to_string();
+            assert!(text.contains(words) && text.contains("--force"), "{text}");
+            assert_eq!(driver(&machine).as_deref(), Some("mlx5_core"));
+        };
+        says("no network interface of it is to be seen");
+        // The folder stays when the interface moves to another namespace.
+        nic.netdev("ens1", false);
+        machine.remove(&format!("sys/bus/pci/devices/{NIC}/net/ens1"));
+        says("is in another network namespace");
+        nic.netdev("ens1", false);
+        nic.set("net/ens1/flags", "what?");
+        says("ens1, which may be up");
+        nic.netdev("ens1", false);
+        machine.hide_addresses();
+        says("ens1, which may have addresses");
+        let forced = machine
+            .host
+            .bind(machine.address(NIC), BindOptions::default().force(true));
+        assert!(forced.expect("forced").changed);
     }
 }

@@ -580,8 +580,12 @@ mod tests {
         );
         let netdev = &vf.netdevs[0];
         assert_eq!(
-            (netdev.up, netdev.speed_mbps, netdev.addresses.len()),
-            (true, Some(100_000), 1)
+            (
+                netdev.up,
+                netdev.speed_mbps,
+                netdev.addresses.as_ref().map(Vec::len)
+            ),
+            (Some(true), Some(100_000), Some(1))
         );
         assert_eq!(vf.missing, ["vfio-pci: `ferroce bind 0000:5e:00.2`"]);
     }

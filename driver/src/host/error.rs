@@ -82,6 +82,22 @@ pub enum HostError {
         /// PCI device id.
         device: u16,
     },
+    /// A kernel driver has it that makes network interfaces, and none is to be seen.
+    #[error(
+        "{address} belongs to {driver}, but {}: see that nobody needs it (`ip netns`, `lsns -t net`), or say --force",
+        match elsewhere {
+            true => "its network interface is in another network namespace, such as a container's",
+            false => "no network interface of it is to be seen: it may be in another network namespace, such as a container's",
+        }
+    )]
+    NetdevUnseen {
+        /// The function.
+        address: String,
+        /// The driver that has it.
+        driver: String,
+        /// Whether it is known to have an interface.
+        elsewhere: bool,
+    },
     /// The kernel did not do as it was told.
     #[error(
         "{address} went to {} instead of {}: {hint}",

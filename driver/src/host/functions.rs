@@ -91,16 +91,16 @@ impl Link {
 pub struct Netdev {
     /// Its name.
     pub name: String,
-    /// Whether it is administratively up.
-    pub up: bool,
+    /// Whether it is administratively up; `None` where the machine does not say.
+    pub up: Option<bool>,
     /// Its MAC address.
     pub mac: Option<String>,
     /// `up`, `down` and so on: what the link is.
     pub state: Option<String>,
     /// Its speed in Mb/s, while the link is up.
     pub speed_mbps: Option<u32>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
+    /// Its addresses; `None` where the machine does not say.
+    pub addresses: Option<Vec<IpAddr>>,
 }
 
 impl Host {
@@ -201,15 +201,18 @@ impl Host {
         let netdev = |name: String| {
             let folder = folder.join("net").join(&name);
             // IFF_UP of if.h.
-            let up = number(folder.join("flags")).is_some_and(|flags| flags & 1 != 0);
+            let up = number(folder.join("flags")).map(|flags| flags & 1 != 0);
             let speed_mbps = number(folder.join("speed")).and_then(|speed| u32::try_from(speed).ok());
-            let addresses = self.system.addresses(&name).unwrap_or_default();
+            let addresses = self.system.addresses(&name);
+            if let Err(error) = &addresses {
+                log::warn!("the addresses of {name} can't be told: {error}");
+            }
             Netdev {
                 up,
                 mac: attribute(folder.join("address")),
                 state: attribute(folder.join("operstate")),
                 speed_mbps: speed_mbps.filter(|speed| *speed != 0),
-                addresses,
+                addresses: addresses.ok(),
                 name,
             }
         };

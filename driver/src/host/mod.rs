@@ -127,6 +127,13 @@ fn names(folder: impl AsRef<Path>) -> Vec<String> {
     names
 }
 
+/// The interface that an address belongs to. The C library gives an IPv4 address's label for the interface's name, which is
+/// that name and perhaps more: `ens1:vip`, but also `ens1vip`.
+fn labelled<'a>(label: &str, interfaces: &[&'a str]) -> Option<&'a str> {
+    let begins = interfaces.iter().filter(|name| label.starts_with(**name));
+    begins.max_by_key(|name| name.len()).copied()
+}
+
 /// This machine.
 #[derive(Debug)]
 struct Real;
@@ -141,12 +148,24 @@ impl System for Real {
     }
 
     fn addresses(&self, netdev: &str) -> io::Result<Vec<IpAddr>> {
-        let address = |interface: nix::ifaddrs::InterfaceAddress| {
-            let address = interface.address.filter(|_| interface.interface_name == netdev)?;
+        let all: Vec<_> = nix::ifaddrs::getifaddrs()?.collect();
+        // Each interface is there once with its hardware address, or with none.
+        let plain = all.iter().filter(|entry| {
+            let address = entry.address.as_ref();
+            address.is_none_or(|address| address.as_link_addr().is_some())
+        });
+        let interfaces: Vec<&str> = plain
+            .map(|entry| entry.interface_name.as_str())
+            .chain([netdev])
+            .collect();
+        let own = all
+            .iter()
+            .filter(|entry| labelled(&entry.interface_name, &interfaces) == Some(netdev));
+        let ip = |address: &nix::sys::socket::SockaddrStorage| {
             let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
             v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
         };
-        Ok(nix::ifaddrs::getifaddrs()?.filter_map(address).collect())
+        Ok(own.filter_map(|entry| ip(entry.address.as_ref()?)).collect())
     }
 
     fn memlock(&self) -> Option<u64> {
@@ -177,5 +196,25 @@ impl System for Imitation {
 
     fn may_use(&self, path: &Path) -> bool {
         Real.may_use(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn v17_an_address_with_a_label_belongs_to_its_interface() {
+        let interfaces = ["lo", "ens1", "ens10", "ens1np0"];
+        for (label, interface) in [
+            ("ens1", Some("ens1")),
+            ("ens1:vip", Some("ens1")),
+            ("ens1vip", Some("ens1")),
+            ("ens10:0", Some("ens10")),
+            ("ens1np0:0", Some("ens1np0")),
+            ("eth0", None),
+        ] {
+            assert_eq!(labelled(label, &interfaces), interface, "{label}");
+        }
     }
 }

@@ -22,6 +22,8 @@ pub struct Machine {
 #[derive(Debug, Default)]
 struct State {
     addresses: BTreeMap<String, Vec<IpAddr>>,
+    /// Whether asking for addresses fails.
+    addresses_unknown: bool,
     /// Drivers that were told of ids beside their own, by `new_id` or `ids`, and these, as `remove_id` takes them.
     claims: Vec<(&'static str, &'static str)>,
     /// Ends of paths whose writes fail, and the errno.
@@ -153,6 +155,10 @@ impl Machine {
     pub fn give_address(&self, netdev: &str, address: &str) {
         let address = address.parse().expect("an address");
         self.state(|s| s.addresses.entry(netdev.to_owned()).or_default().push(address));
+    }
+
+    pub fn hide_addresses(&self) {
+        self.state(|s| s.addresses_unknown = true);
     }
 
     /// Tells a driver of ids, such as `15b3 1013`.
@@ -295,6 +301,9 @@ impl System for Kernel {
 
     fn addresses(&self, netdev: &str) -> io::Result<Vec<IpAddr>> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.addresses_unknown {
+            return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        }
         Ok(state.addresses.get(netdev).cloned().unwrap_or_default())
     }
 
