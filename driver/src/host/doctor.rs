@@ -1,6 +1,6 @@
 //! What a machine, and a function in it, needs for this driver: looked at one by one, each with what mends it.
 
-use super::functions::Function;
+use super::functions::{Function, Shut, absent, alternatives};
 use super::{Host, HostError, attribute, names, number};
 use crate::function::PciAddress;
 
@@ -78,6 +78,12 @@ const CAP_IPC_LOCK: u32 = 14;
 
 const IOMMU_ON: &str = "switch the IOMMU on in the firmware set-up (VT-d, AMD-Vi, SMMU) and, on Intel, add intel_iommu=on to \
                         the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub) and reboot";
+
+/// How a group of users gets at the device files. The groups' files are of the class `vfio`, the functions' own of
+/// `vfio-dev`, and that of iommufd is a misc device.
+const UDEV: &str = "for good, by udev rules with GROUP=\"rdma\", MODE=\"0660\" for SUBSYSTEM==\"vfio\", \
+                    SUBSYSTEM==\"vfio-dev\", and KERNEL==\"iommu\", SUBSYSTEM==\"misc\" (the group must be there: `groupadd \
+                    --system rdma`)";
 
 impl Host {
     /// Checks the machine, and one function or all that this driver knows.
@@ -157,6 +163,14 @@ impl Host {
         let iommufd = self.roots.dev.join("iommu");
         if self.system.may_use(&iommufd) && !self.system.may_use(&file) {
             return Check::ok(NAME, format!("none, but {}", iommufd.display()));
+        }
+        if !file.exists() && iommufd.exists() {
+            let iommufd = iommufd.display();
+            return Check::failed(
+                NAME,
+                format!("none, and no permission for {iommufd}"),
+                format!("run as its owner, or `chown $USER {iommufd}`; {UDEV}"),
+            );
         }
         if !file.exists() {
             return Check::failed(
@@ -281,27 +295,30 @@ impl Host {
     /// The group's file, or the function's own where the kernel has iommufd.
     fn device_file(&self, function: &Function) -> Option<Check> {
         const NAME: &str = "device file";
-        let group = function.group.as_ref().filter(|_| function.bound_to_vfio())?;
-        let group_file = self.roots.group_file(group.id);
-        if let Some(file) = self.way(function) {
-            return Some(Check::ok(NAME, format!("{} may be opened", file.display())).of(function));
+        if !function.bound_to_vfio() || function.group.is_none() {
+            return None;
         }
-        let file = group_file.display();
-        let check = if group_file.exists() {
-            Check::failed(
+        let check = match (self.way(function), self.shut(function)) {
+            (Some(file), _) => Check::ok(NAME, format!("{} may be opened", file.display())),
+            (None, Some(Shut::Absent(files))) => Check::failed(
                 NAME,
-                format!("no permission for {file}"),
-                format!(
-                    "run as its owner, or `chown $USER {file}`; for good, by a udev rule: SUBSYSTEM==\"vfio\", \
-                     GROUP=\"rdma\", MODE=\"0660\""
-                ),
-            )
-        } else {
-            Check::failed(
-                NAME,
-                format!("{file} is not there"),
-                "in a container, pass it in (`--device`); otherwise see the kernel's log",
-            )
+                absent(&files),
+                "in a container, pass it in (`--device`), with /dev/iommu beside a file of /dev/vfio/devices; otherwise see \
+                 the kernel's log",
+            ),
+            (None, shut) => {
+                let ways = match shut {
+                    Some(Shut::Forbidden(ways)) => ways,
+                    _ => Vec::new(),
+                };
+                let first = ways.first().map(Vec::as_slice).unwrap_or_default();
+                let files: Vec<String> = first.iter().map(|file| file.display().to_string()).collect();
+                Check::failed(
+                    NAME,
+                    format!("no permission for {}", alternatives(&ways)),
+                    format!("run as the owner, or `chown $USER {}`; {UDEV}", files.join(" ")),
+                )
+            }
         };
         Some(check.of(function))
     }
@@ -527,11 +544,79 @@ mod tests {
         assert_eq!(missing(&machine), "");
         machine.remove("dev/vfio/devices/vfio3");
         machine.remove("dev/vfio/7");
-        assert!(!missing(&machine).contains("permission"), "{}", missing(&machine));
+        let text = missing(&machine);
         assert!(
-            missing(&machine).ends_with("vfio/7 is not there"),
+            text.contains("neither ") && text.contains("vfio/7 nor "),
+            "{text}"
+        );
+        assert!(text.ends_with("vfio/devices/vfio3 is there"), "{text}");
+    }
+
+    /// A kernel that has no groups' files: what a user may not use is told by its name, with a rule that holds for it.
+    #[test]
+    fn v17_where_there_is_iommufd_alone_its_files_are_named() {
+        let machine = healthy();
+        machine.file("sys/bus/pci/devices/0000:3b:00.0/vfio-dev/vfio3/dev", "511:3");
+        for file in ["dev/vfio/7", "dev/vfio/vfio"] {
+            machine.remove(file);
+        }
+        for file in ["dev/vfio/devices/vfio3", "dev/iommu"] {
+            machine.file(file, "");
+        }
+        assert!(examine(&machine).iter().all(|c| c.outcome == Outcome::Ok));
+        machine.forbid("dev/vfio/devices/vfio3");
+        says(
+            &machine,
+            Outcome::Failed,
+            &[
+                "device file: no permission for",
+                "vfio/devices/vfio3; ",
+                "SUBSYSTEM==\"vfio-dev\"",
+                "groupadd",
+            ],
+        );
+        let told = |machine: &Machine| machine.host.functions().expect("listed")[0].missing.join("; ");
+        assert!(
+            told(&machine).ends_with("vfio/devices/vfio3"),
             "{}",
-            missing(&machine)
+            told(&machine)
+        );
+        machine.forbid("dev/iommu");
+        let failed = examine(&machine)
+            .into_iter()
+            .filter(|c| c.outcome == Outcome::Failed);
+        let failed: Vec<String> = failed
+            .map(|c| format!("{}: {}; {:?}", c.name, c.found, c.mend))
+            .collect();
+        assert_eq!(failed.len(), 2, "{failed:#?}");
+        assert!(
+            failed[0].contains("container: none, and no permission for"),
+            "{failed:#?}"
+        );
+        assert!(
+            failed
+                .iter()
+                .all(|text| text.contains("iommu; ") && text.contains("misc")),
+            "{failed:#?}"
+        );
+        assert!(told(&machine).contains("vfio3 and "), "{}", told(&machine));
+    }
+
+    /// A kernel that has both ways: either of them does.
+    #[test]
+    fn v17_both_ways_are_told_where_neither_is_open() {
+        let machine = healthy();
+        machine.file("sys/bus/pci/devices/0000:3b:00.0/vfio-dev/vfio3/dev", "511:3");
+        for file in ["dev/vfio/devices/vfio3", "dev/iommu"] {
+            machine.file(file, "");
+        }
+        for file in ["dev/vfio/7", "dev/vfio/devices/vfio3"] {
+            machine.forbid(file);
+        }
+        says(
+            &machine,
+            Outcome::Failed,
+            &["vfio/7, or ", "vfio/devices/vfio3; "],
         );
     }
 

@@ -234,30 +234,83 @@ impl Host {
         }
         if !function.bound_to_vfio() {
             missing.push(format!("vfio-pci: `ferroce bind {address}`"));
-        } else if let Some(group) = &function.group {
-            let file = self.roots.group_file(group.id);
-            if self.way(function).is_none() {
-                let file_name = file.display();
-                missing.push(match file.exists() {
-                    true => format!("permission for {file_name}"),
-                    false => format!("the device file: {file_name} is not there"),
-                });
-            }
+        } else {
+            missing.extend(self.shut(function).map(|shut| match shut {
+                Shut::Forbidden(files) => format!("permission for {}", alternatives(&files)),
+                Shut::Absent(files) => format!("the device file: {}", absent(&files)),
+            }));
         }
         missing
     }
 
-    /// The device file by which the function can be opened, as [`open`](crate::function::open) chooses: the group's, or
-    /// the function's own if iommufd may be used too.
-    pub(super) fn way(&self, function: &Function) -> Option<PathBuf> {
-        let group = function.group.as_ref()?;
-        let may = |file: &PathBuf| self.system.may_use(file);
-        let own = names(self.folder(function.address).join("vfio-dev")).into_iter();
-        let own = own.map(|name| self.roots.dev.join("vfio/devices").join(name));
-        let iommufd = may(&self.roots.dev.join("iommu"));
-        let by_group = Some(self.roots.group_file(group.id)).filter(may);
-        by_group.or_else(|| own.filter(|_| iommufd).find(may))
+    /// The device files by which the function can be opened, as [`open`](crate::function::open) chooses between them: the
+    /// group's, or the function's own together with that of iommufd. Those that this kernel has.
+    fn ways(&self, function: &Function) -> Vec<Vec<PathBuf>> {
+        let group = function
+            .group
+            .as_ref()
+            .map(|group| vec![self.roots.group_file(group.id)]);
+        let own = names(self.folder(function.address).join("vfio-dev"));
+        let own = own.into_iter().map(|name| {
+            let file = self.roots.dev.join("vfio/devices").join(name);
+            vec![file, self.roots.dev.join("iommu")]
+        });
+        group.into_iter().chain(own).collect()
     }
+
+    /// The device file by which the function can be opened.
+    pub(super) fn way(&self, function: &Function) -> Option<PathBuf> {
+        let usable = |way: &Vec<PathBuf>| way.iter().all(|file| self.system.may_use(file));
+        self.ways(function).into_iter().find(usable)?.into_iter().next()
+    }
+
+    /// Why no way to the function is open; `None` where one is, or where it has no IOMMU group.
+    pub(super) fn shut(&self, function: &Function) -> Option<Shut> {
+        if function.group.is_none() || self.way(function).is_some() {
+            return None;
+        }
+        let (there, not_there): (Vec<_>, Vec<_>) = self
+            .ways(function)
+            .into_iter()
+            .partition(|way| way.iter().all(|file| file.exists()));
+        if there.is_empty() {
+            let first = |way: Vec<PathBuf>| way.into_iter().find(|file| !file.exists());
+            return Some(Shut::Absent(not_there.into_iter().filter_map(first).collect()));
+        }
+        let forbidden = |mut way: Vec<PathBuf>| {
+            way.retain(|file| !self.system.may_use(file));
+            way
+        };
+        Some(Shut::Forbidden(there.into_iter().map(forbidden).collect()))
+    }
+}
+
+/// Why a function can't be opened by its device files.
+#[derive(Debug)]
+pub(super) enum Shut {
+    /// For each way: its files that this process may not use.
+    Forbidden(Vec<Vec<PathBuf>>),
+    /// For each way: a file that is not there.
+    Absent(Vec<PathBuf>),
+}
+
+/// What has to be allowed, in words.
+pub(super) fn alternatives(ways: &[Vec<PathBuf>]) -> String {
+    let way = |files: &Vec<PathBuf>| joined(files, " and ");
+    ways.iter().map(way).collect::<Vec<_>>().join(", or ")
+}
+
+/// That files are not there, in words.
+pub(super) fn absent(files: &[PathBuf]) -> String {
+    match files {
+        [one] => format!("{} is not there", one.display()),
+        more => format!("neither {} is there", joined(more, " nor ")),
+    }
+}
+
+fn joined(files: &[PathBuf], between: &str) -> String {
+    let name = |file: &PathBuf| file.display().to_string();
+    files.iter().map(name).collect::<Vec<_>>().join(between)
 }
 
 impl Function {
