@@ -70,7 +70,7 @@ impl Check {
     }
 }
 
-/// Locked memory that bring-up and small programs need: firmware's pages (some 50 MiB on a ConnectX-4) and buffers.
+/// Locked memory that a NIC takes beside what is registered: firmware's pages (some 50 MiB on a ConnectX-4), queues and buffers.
 const COMFORTABLE_MEMLOCK: u64 = 128 << 20;
 
 /// The capability that lifts the limit on locked memory: CAP_IPC_LOCK of linux/capability.h.
@@ -220,8 +220,8 @@ impl Host {
         Check::failed(
             NAME,
             found,
-            "VFIO locks all memory that the NIC may reach, and firmware alone wants some 50 MiB: raise the limit to what \
-             is to be registered and 128 MiB more, by `ulimit -l`, `LimitMEMLOCK=` in the service's unit, or a memlock \
+            "VFIO locks all memory that the NIC may reach: raise the limit to what is to be registered and 128 MiB more for \
+             each NIC, by `ulimit -l`, `LimitMEMLOCK=` in the service's unit, or a memlock \
              line in /etc/security/limits.d",
         )
     }
@@ -246,17 +246,20 @@ impl Host {
         let switch = attribute(self.sys("kernel/mm/transparent_hugepage/shmem_enabled")).unwrap_or_default();
         let chosen = switch.split(['[', ']']).nth(1).unwrap_or("not there");
         let found = format!(
-            "{free} of {total} pages of 2 MiB are free; transparent ones for shared memory: {chosen}"
+            "transparent ones for shared memory: {chosen}; {free} of {total} reserved ones of 2 MiB are free, for programs that \
+             ask for them"
         );
-        if free > 0 || matches!(chosen, "advise" | "always" | "within_size" | "force") {
+        // What programs have if they ask for nothing.
+        if matches!(chosen, "advise" | "always" | "within_size" | "force") {
             return Check::ok(NAME, found);
         }
         Check::warning(
             NAME,
             found,
             "not needed, but without them bring-up and large regions take longer and many IOMMU entries: `echo advise > \
-             /sys/kernel/mm/transparent_hugepage/shmem_enabled`, or reserve some, `echo 512 > /proc/sys/vm/nr_hugepages` \
-             (1 GiB)",
+             /sys/kernel/mm/transparent_hugepage/shmem_enabled`. Reserved ones (`echo 512 > /proc/sys/vm/nr_hugepages` is 1 \
+             GiB) are used only where the program says so: OpenConfig::huge_pages for firmware's memory, PageKind::Huge2M \
+             for its own",
         )
     }
 
@@ -373,8 +376,10 @@ mod tests {
     fn healthy() -> Machine {
         let machine = Machine::new();
         machine.vfio_pci();
-        machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512");
-        machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500");
+        machine.file(
+            "sys/kernel/mm/transparent_hugepage/shmem_enabled",
+            "always within_size [advise] never deny force",
+        );
         let nic = machine.nic(NIC, Some("vfio-pci"), Some(7));
         nic.set("current_link_speed", "8.0 GT/s PCIe");
         nic.set("max_link_speed", "8.0 GT/s PCIe");
@@ -449,8 +454,10 @@ mod tests {
         machine.file("proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\n");
         assert!(examine(&machine).iter().all(|c| c.outcome == Outcome::Ok));
 
+        // Reserved ones alone do nothing for a program that does not ask for them.
         let machine = healthy();
-        machine.remove("sys/kernel/mm/hugepages");
+        machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "512");
+        machine.file("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "500");
         machine.file(
             "sys/kernel/mm/transparent_hugepage/shmem_enabled",
             "always within_size advise [never] deny force",
@@ -458,13 +465,15 @@ mod tests {
         says(
             &machine,
             Warning,
-            &["0 of 0 pages", "memory: never", "nr_hugepages", "echo advise"],
+            &[
+                "500 of 512 reserved",
+                "memory: never",
+                "nr_hugepages",
+                "echo advise",
+                "OpenConfig::huge_pages",
+                "PageKind::Huge2M",
+            ],
         );
-        machine.file(
-            "sys/kernel/mm/transparent_hugepage/shmem_enabled",
-            "always within_size [advise] never deny force",
-        );
-        assert!(examine(&machine).iter().all(|c| c.outcome == Outcome::Ok));
 
         let machine = healthy();
         machine
