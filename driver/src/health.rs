@@ -7,7 +7,13 @@
 use std::fmt;
 
 use ferroce_firmware_iface::status::HealthSyndrome;
+use ferroce_hw_regs::init_seg::{
+    self, CmdifRevFwSub, CmdifRevFwSubCopy, FwRev, FwRevCopy, Initializing, InitializingCopy,
+};
+use ferroce_hw_regs::{health, pci};
 
+use crate::context::FirmwareVersion;
+use crate::function::{FunctionError, LEAVE, PciFunction};
 use crate::mmio::Mmio;
 
 /// Offsets in the initialization segment. Source: PRM "Initialization segment".
@@ -127,6 +133,73 @@ impl fmt::Display for HealthReport {
     }
 }
 
+/// The registers that say what a function is and how it does, also while firmware takes no commands: the start of the
+/// initialization segment and the health buffer. Source: PRM "Initialization segment", "Health buffer".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Registers {
+    /// The dwords at 0 to 0x20 of BAR 0: firmware version, command interface revision, the command queue's registers.
+    pub start: [u32; 8],
+    /// The dword of `initializing`, at 0x1fc.
+    pub initializing: u32,
+    /// The dwords of the health buffer, at 0x200 to 0x240.
+    pub health: [u32; 16],
+    /// The same, understood, with the health counter.
+    pub report: HealthReport,
+}
+
+impl Registers {
+    /// Reads them. The function is let answer to its BARs (memory space of the PCI command register), and nothing else is
+    /// changed: it need not have been brought up, and may be brought up after.
+    ///
+    /// # Errors
+    /// [`FunctionError::Unusable`] where its configuration space reads as ones, [`FunctionError::OutOfRange`] where BAR 0 is
+    /// shorter than the segment, or what the way to the function says.
+    pub fn read(function: &dyn PciFunction) -> Result<Registers, FunctionError> {
+        let mut command = [0; 2];
+        function.config_read(pci::config::COMMAND, &mut command)?;
+        let command = u16::from_le_bytes(command);
+        if command == u16::MAX {
+            return Err(FunctionError::Unusable {
+                address: function.address().to_string(),
+                what: "its configuration space reads as ones".to_owned(),
+            });
+        }
+        let wanted = command | pci::config::COMMAND_MEMORY;
+        if wanted != command {
+            function.config_write(pci::config::COMMAND, &wanted.to_le_bytes(), LEAVE)?;
+        }
+        let bar = function.bar0()?.subregion(0, init_seg::BYTES as u64)?;
+        let dword = |start: u64, place: usize| bar.read32(start + 4 * place as u64);
+        Ok(Registers {
+            start: std::array::from_fn(|place| dword(init_seg::offset::FW_REV, place)),
+            initializing: bar.read32(init_seg::offset::INITIALIZING),
+            health: std::array::from_fn(|place| dword(health::offset::ASSERT_VAR, place)),
+            report: HealthReport::read(&bar),
+        })
+    }
+
+    /// Firmware's version.
+    pub fn firmware(&self) -> FirmwareVersion {
+        let fw_rev = FwRevCopy::new(self.start[0]);
+        FirmwareVersion {
+            major: fw_rev.read(FwRev::MAJOR) as u16,
+            minor: fw_rev.read(FwRev::MINOR) as u16,
+            subminor: CmdifRevFwSubCopy::new(self.start[1]).read(CmdifRevFwSub::FW_SUBMINOR) as u16,
+        }
+    }
+
+    /// The revision of the command interface; this driver speaks 5.
+    pub fn cmdif_rev(&self) -> u16 {
+        CmdifRevFwSubCopy::new(self.start[1]).read(CmdifRevFwSub::CMDIF_REV) as u16
+    }
+
+    /// Whether firmware is still starting, and takes no commands.
+    pub fn initializing(&self) -> bool {
+        InitializingCopy::new(self.initializing).is_set(Initializing::INITIALIZING)
+    }
+}
+
 /// Watches the health counter over time. It has no clock: each call of [`Self::observe`] is one poll.
 #[derive(Debug, Default)]
 pub(crate) struct HealthMonitor {
@@ -186,6 +259,18 @@ mod tests {
             [healthy, hot, hot, healthy, healthy].map(|report| monitor.changed(&report)),
             [false, true, false, true, false]
         );
+    }
+
+    #[test]
+    fn registers_are_decoded() {
+        let registers = Registers {
+            start: [0x0011_000c, 0x0005_07e4, 0, 0, 0, 0, 0, 0],
+            initializing: 1 << 31,
+            health: [0; 16],
+            report: HealthReport::default(),
+        };
+        assert_eq!(registers.firmware().to_string(), "12.17.2020");
+        assert_eq!((registers.cmdif_rev(), registers.initializing()), (5, true));
     }
 
     #[test]

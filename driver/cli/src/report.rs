@@ -9,6 +9,7 @@ use ferroce::cmdq::CommandTrace;
 use ferroce::context::{Context, OpenConfig};
 use ferroce::error::CommandError;
 use ferroce::function::{self, FunctionAddress, PciFunction};
+use ferroce::health::Registers;
 use ferroce::host::Host;
 use ferroce_firmware_iface::cmds::QueryNicVportContext;
 use ferroce_firmware_iface::command::Command as _;
@@ -91,22 +92,33 @@ fn session(device: &FunctionAddress, kept: &Kept) -> Value {
 
 fn up_and_down(function: Arc<dyn PciFunction>, kept: &Kept) -> Value {
     let msix_vectors = function.msix_vectors();
+    let before = registers(&*function);
+    let mut found = match bring_up(Arc::clone(&function), kept) {
+        Ok(context) => told_and_closed(context),
+        Err(error) => json!({ "error": error }),
+    };
+    found["msix_vectors"] = json!(msix_vectors);
+    found["registers"] = json!({ "before": before, "after": registers(&*function) });
+    found
+}
+
+fn bring_up(function: Arc<dyn PciFunction>, kept: &Kept) -> Result<Arc<Context>, String> {
     let kept = Arc::clone(kept);
     let tracer = move |trace: &CommandTrace<'_>| {
         let mut said = kept.lock().unwrap_or_else(PoisonError::into_inner);
         said.commands.push(command(trace));
         said.ids.extend(ids(trace));
     };
-    let context = match Context::open(function, OpenConfig::new().tracer(Arc::new(tracer))) {
-        Ok(context) => context,
-        Err(error) => return json!({ "error": chain(&error) }),
-    };
+    Context::open(function, OpenConfig::new().tracer(Arc::new(tracer))).map_err(|error| chain(&error))
+}
+
+/// What a NIC that is up says of itself, and how it goes down.
+fn told_and_closed(context: Arc<Context>) -> Value {
     let port = context.port_attributes();
     let mut found = json!({
         "product": context.product(),
         "firmware": context.firmware_version().to_string(),
         "board_id": context.adapter().psid,
-        "msix_vectors": msix_vectors,
         "health": format!("{:?}", context.health()),
         "counters": format!("{:?}", context.counters()),
         "port_counters": told(context.port_counters()),
@@ -121,6 +133,29 @@ fn up_and_down(function: Arc<dyn PciFunction>, kept: &Kept) -> Value {
         Err(error) => found["error"] = json!(chain(&error)),
     }
     found
+}
+
+/// The registers that a NIC has also while it takes no commands: the start of BAR 0 and the health buffer.
+fn registers(function: &dyn PciFunction) -> Value {
+    let dwords = |dwords: &[u32]| {
+        dwords
+            .iter()
+            .map(|dword| format!("{dword:08x}"))
+            .collect::<String>()
+    };
+    match Registers::read(function) {
+        Ok(registers) => json!({
+            "firmware": registers.firmware().to_string(),
+            "cmdif_rev": registers.cmdif_rev(),
+            "initializing": registers.initializing(),
+            "start": dwords(&registers.start),
+            "initializing_dword": dwords(&[registers.initializing]),
+            "health_buffer": dwords(&registers.health),
+            "health": registers.report.to_string(),
+            "health_counter": registers.report.counter,
+        }),
+        Err(error) => json!({ "error": chain(&error) }),
+    }
 }
 
 /// What was found, or why it was not.
@@ -175,7 +210,7 @@ mod tests {
     use super::*;
     use ferroce::function::InProcess;
     use ferroce_firmware_iface::opcode::Opcode;
-    use ferroce_firmware_iface::status::CommandStatus;
+    use ferroce_firmware_iface::status::{CommandStatus, HealthSyndrome};
     use ferroce_nic_model::fw::Fault;
     use ferroce_nic_model::testbed::{Testbed, TestbedConfig};
     use ferroce_suites::pair;
@@ -187,6 +222,46 @@ mod tests {
         assert_eq!(hide(text, &ids), "0000000000000000 xxxxxxxxxxxx 02fe440ce002");
     }
 
+    /// What the registers say, whether the bring-up went well or not.
+    fn told_what_it_is(session: &Value) {
+        assert!(session["msix_vectors"].as_u64() > Some(0), "{session}");
+        for when in ["before", "after"] {
+            let registers = &session["registers"][when];
+            let version = registers["firmware"].as_str().unwrap();
+            assert!(
+                version.split('.').all(|part| part.parse::<u16>().unwrap() > 0),
+                "{session}"
+            );
+            assert_eq!(registers["cmdif_rev"], 5, "{session}");
+            let bytes = |name: &str| registers[name].as_str().unwrap().len() / 2;
+            assert_eq!(
+                (bytes("start"), bytes("health_buffer")),
+                (0x20, 0x40),
+                "{session}"
+            );
+            assert_eq!(registers["health"], "no error reported");
+        }
+        assert_eq!(session["registers"]["after"]["initializing"], false);
+    }
+
+    /// One whose firmware never gets ready answers no command: its registers are all that it tells.
+    #[test]
+    fn a_card_whose_firmware_is_dead_is_told_by_its_registers() {
+        let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+        let dead = testbed.with_nic(0, |nic| {
+            nic.firmware().set_health(HealthSyndrome::FW_INTERNAL_ERR, true)
+        });
+        dead.expect("a NIC");
+        let function = InProcess::new("nic", testbed.device(0).unwrap()).unwrap();
+        let found = registers(&function);
+        assert_eq!(
+            &found["health_buffer"].as_str().unwrap()[0x3c * 2..][2..4],
+            "01",
+            "{found}"
+        );
+        assert!(found["health"] != "no error reported", "{found}");
+    }
+
     #[test]
     fn a_card_that_works_is_told_with_its_counters() {
         let testbed = Testbed::new(TestbedConfig::default()).unwrap();
@@ -196,6 +271,8 @@ mod tests {
         assert!(session["error"].is_null(), "{session}");
         let counters = session["port_counters"].as_str().unwrap();
         assert!(counters.starts_with("PortCounters {"), "{counters}");
+        told_what_it_is(&session);
+        assert_eq!(session["registers"]["after"]["firmware"], session["firmware"]);
         let said = std::mem::take(&mut *kept.lock().unwrap());
         let told = |name: &str| said.commands.iter().any(|c| c["opcode"] == name);
         assert!(told("ENABLE_HCA") && told("DISABLE_HCA"), "{:?}", said.commands);
@@ -215,6 +292,7 @@ mod tests {
         let kept = Kept::default();
         let session = up_and_down(Arc::new(function), &kept);
         assert!(session["error"].is_string(), "{session}");
+        told_what_it_is(&session);
         let said = std::mem::take(&mut *kept.lock().unwrap());
         let (text, names) = (json!(said.commands).to_string(), pair::mac(0).0);
         assert!(text.contains(&hex(&names)), "{text}");
