@@ -278,8 +278,8 @@ pub enum StepError {
     },
     /// The function is another vendor's, or a model that this driver does not know.
     #[error(
-        "PCI id {vendor:04x}:{device:04x} is not a supported NIC (15b3:1013 to 15b3:1021, ConnectX-4 to ConnectX-7, and \
-         their virtual functions)"
+        "PCI id {vendor:04x}:{device:04x} is not a NIC that this driver knows (of vendor 15b3 ConnectX-4 to ConnectX-10, \
+         BlueField to BlueField-4, and their virtual functions)"
     )]
     NotOurDevice {
         /// PCI vendor id.

@@ -1,7 +1,7 @@
 //! PCI identities of the family, and the few configuration registers that a driver touches.
 //!
-//! Source: PCI Express Base Specification (configuration space); the device ids are those that Linux's mlx5
-//! binds to.
+//! Source: PCI Express Base Specification (configuration space); the device ids are those that Linux's mlx5_core
+//! (6.12 and later) binds to, but those of Connect-IB, which has no Ethernet.
 
 /// PCI vendor id.
 pub const VENDOR_ID: u16 = 0x15b3;
@@ -49,6 +49,15 @@ pub const DEVICES: &[DeviceId] = &[
     vf(0x101e, "ConnectX Family mlx5Gen Virtual Function"),
     pf(0x101f, "ConnectX-6 Lx"),
     pf(0x1021, "ConnectX-7"),
+    pf(0x1023, "ConnectX-8"),
+    pf(0x1025, "ConnectX-9"),
+    pf(0x1027, "ConnectX-10"),
+    pf(0x2101, "ConnectX-10 NVLink-C2C"),
+    pf(0xa2d2, "BlueField (ConnectX-5)"),
+    vf(0xa2d3, "BlueField (ConnectX-5) Virtual Function"),
+    pf(0xa2d6, "BlueField-2 (ConnectX-6 Dx)"),
+    pf(0xa2dc, "BlueField-3 (ConnectX-7)"),
+    pf(0xa2df, "BlueField-4 (ConnectX-8)"),
 ];
 
 /// The device of a vendor and device id; `None` when it is not one that ferroce drives.
@@ -121,4 +130,31 @@ pub mod config {
     pub const MSIX_TABLE: u16 = 0x04;
     /// MSI-X capability: pending bits offset and BAR, 32 bits.
     pub const MSIX_PBA: u16 = 0x08;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_id_is_listed_once() {
+        for (place, device) in DEVICES.iter().enumerate() {
+            let first = DEVICES.iter().position(|other| other.id == device.id);
+            assert_eq!(first, Some(place), "{:#06x}", device.id);
+        }
+    }
+
+    #[test]
+    fn cards_newer_than_those_that_the_prm_names_are_known_too() {
+        for (id, product) in [
+            (0x1023, "ConnectX-8"),
+            (0xa2d6, "BlueField-2"),
+            (0xa2dc, "BlueField-3"),
+        ] {
+            let device = device(VENDOR_ID, id).expect(product);
+            assert!(device.product.starts_with(product) && !device.virtual_function);
+        }
+        // Connect-IB, and another vendor's.
+        assert!(device(VENDOR_ID, 0x1011).is_none() && device(0x8086, 0x1023).is_none());
+    }
 }
