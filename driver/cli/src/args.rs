@@ -74,7 +74,8 @@ pub enum Command {
     /// Give a function back to the driver that it had before `bind`. Waits for processes that have it open.
     Unbind(UnbindArgs),
     /// Bring a NIC up and down, and write what its supporters need to see of it to a file: capabilities, firmware
-    /// commands and their answers, health, counters. Nothing secret.
+    /// commands and their answers, registers, health, counters. MAC addresses and GUIDs are blotted out; look through it before
+    /// you send it.
     Report(ReportArgs),
     /// Send messages to and fro, and say how long they take. The peer is another `ferroce pingpong`, or `ibv_rc_pingpong`
     /// and its siblings on Linux.
@@ -198,8 +199,8 @@ pub struct DemoArgs {
     #[arg(long, value_enum, default_value_t = Transport::InProcess)]
     pub transport: Transport,
 
-    /// Use this NIC (`0000:3b:00.0` or `vfio-user:PATH`) instead of a model. To be given twice, for two NICs that are
-    /// joined by a cable or a switch.
+    /// Use this NIC (`0000:3b:00.0`, with `group:` or `iommufd:` before it for one way through VFIO, or `vfio-user:PATH`)
+    /// instead of a model. To be given twice, for two NICs that are joined by a cable or a switch.
     #[arg(
         long = "device",
         value_name = "DEV",

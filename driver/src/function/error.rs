@@ -11,7 +11,10 @@ use ferroce_vfio_user::device::DeviceError;
 #[non_exhaustive]
 pub enum FunctionError {
     /// The text is not an address of a function.
-    #[error("'{text}' is not a device address (0000:3b:00.0 or vfio-user:PATH): {reason}")]
+    #[error(
+        "'{text}' is not a device address (0000:3b:00.0, with group: or iommufd: before it for one way through VFIO, or \
+         vfio-user:PATH): {reason}"
+    )]
     BadAddress {
         /// What was given.
         text: String,

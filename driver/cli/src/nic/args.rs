@@ -17,8 +17,9 @@ use crate::error::CliError;
 /// The NIC of a tool.
 #[derive(Clone, Debug, Args)]
 pub struct NicArgs {
-    /// The NIC: `0000:3b:00.0`, `vfio-user:PATH`, or `model:dgram:LOCAL,REMOTE` for a NIC model in this process, whose wire
-    /// is a pair of unix datagram sockets (one Ethernet frame each, as QEMU's `-netdev dgram`).
+    /// The NIC: `0000:3b:00.0` (`group:` or `iommufd:` before it chooses the way through VFIO), `vfio-user:PATH`, or
+    /// `model:dgram:LOCAL,REMOTE` for a NIC model in this process, whose wire is a pair of unix datagram sockets (one Ethernet
+    /// frame each, as QEMU's `-netdev dgram`).
     #[arg(short, long, value_name = "DEV")]
     pub device: Device,
 
