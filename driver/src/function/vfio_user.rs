@@ -663,20 +663,20 @@ mod tests {
         let buffers: Vec<_> = (0..50).map(|_| space.alloc(1 << 20).expect("fits")).collect();
         let device = process.device.clone();
         let held = device.bar.lock().unwrap();
-        assert_eq!(function.bar0().expect("BAR 0").read32(0), u32::MAX);
+        let read = function.bar0().expect("BAR 0").read32(0);
         let started = Instant::now();
         drop(mapped);
-        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
-        // Our own memory is nobody else's.
+        let leaked = space.leaked_bytes();
         drop(buffers);
-        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "it is not waited for again: {:?}",
-            started.elapsed()
-        );
-        assert!(matches!(function.reset(), Err(FunctionError::Gone { .. })));
+        let (took, reset) = (started.elapsed(), function.reset());
         drop(held);
+        assert_eq!((read, leaked), (u32::MAX, host_page_size() as u64));
+        assert_eq!(space.leaked_bytes(), leaked, "our own memory is nobody else's");
+        assert!(
+            took < Duration::from_secs(5),
+            "it is not waited for again: {took:?}"
+        );
+        assert!(matches!(reset, Err(FunctionError::Gone { .. })));
         process.end();
         drop(later);
         assert_eq!(
@@ -697,10 +697,10 @@ mod tests {
         while function.gone().is_none() {
             bar.write32(0, 0);
         }
-        assert_eq!(function.gone(), Some(GoneReason::PeerHung));
         drop(mapped);
-        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
         drop(held);
+        assert_eq!(function.gone(), Some(GoneReason::PeerHung));
+        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
     }
 
     #[test]
@@ -710,17 +710,18 @@ mod tests {
         let device = process.device.clone();
         let held = device.maps.lock().unwrap();
         let (_memory, mapped) = map_callers(&space);
+        let leaked = space.leaked_bytes();
+        // This one is not even sent.
+        let (_memory, again) = map_callers(&space);
+        drop(held);
         let error = mapped.expect_err("no answer");
         assert!(
             matches!(error, DmaError::Function(FunctionError::MapUnknown { .. })),
             "{error}"
         );
-        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
-        // This one is not even sent.
-        let (_memory, mapped) = map_callers(&space);
-        assert!(mapped.is_err());
-        assert_eq!(space.leaked_bytes(), host_page_size() as u64);
-        drop(held);
+        assert_eq!(leaked, host_page_size() as u64);
+        assert!(again.is_err());
+        assert_eq!(space.leaked_bytes(), leaked);
     }
 
     #[test]
