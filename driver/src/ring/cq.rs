@@ -91,7 +91,7 @@ pub(crate) enum Next<T> {
     Empty,
     /// A CQE that was dropped: of a dead QP, the driver's own, or wrong.
     Dropped,
-    /// The CQE after which the queue goes on in the ring that it was moved to.
+    /// The CQE after which the queue goes on in the ring that it was moved to. [`View::moved`](super::View::moved) belongs after it.
     Moved,
     /// A CQE with a user index that is not in the table; it is still there. Bring the table up to date and try again, or
     /// [`CqRing::skip`] it.
@@ -301,14 +301,14 @@ impl<T> CqRing<T> {
         self.moving = Some(ring);
     }
 
-    /// Follows the device to the other ring. Positions go on: the next one lies where its index says.
+    /// Follows the device to the other ring. Positions go on: the next one lies where its index says. The device is not told
+    /// of it here, since who looks from outside is to know first.
     #[cold]
     fn go_on_in_the_other(&mut self) {
         self.ci = self.ci.wrapping_add(1);
         if let Some(ring) = self.moving.take() {
             (self.lap_bit, self.mem) = (ring.entries(), ring);
         }
-        self.publish();
     }
 
     /// Steps over a CQE that belongs to nobody.

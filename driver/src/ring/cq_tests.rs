@@ -487,7 +487,10 @@ fn q08_the_queue_goes_on_in_the_ring_that_it_is_moved_to() {
             assert_eq!(view.written_end(), start + 5);
             assert_eq!([q.wc().wr_id, q.wc().wr_id], [start, start + 1].map(u64::from));
             assert!(q.cq.is_moving() && matches!(q.cq.next(), Next::Moved));
-            view.moved();
+            // A queue pair that is reset now still finds what lies in the other ring.
+            assert_eq!(view.written_end(), start + 5, "{old} to {new} at {start}");
+            view.moved(&mut q.cq);
+            assert_eq!(q.cq.record.load_be32::<CQ_CI>(0), start + 3);
             assert_eq!(view.written_end(), start + 5);
             assert_eq!(
                 [q.wc().wr_id, q.wc().wr_id],

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferroce_hw_regs::cqe::{Cqe64, OP_OWN_OFFSET, opcode};
 use ferroce_hw_regs::dbr::CQ_CI;
 
-use super::cq::is_written;
+use super::cq::{CqRing, is_written};
 use crate::mem::{DmaBuffer, DmaRing};
 
 /// Positions are told to the device modulo 2^24.
@@ -41,11 +41,13 @@ impl View {
         self.next = None;
     }
 
-    /// The poller has followed the device to the other ring, and told the record so.
-    pub(crate) fn moved(&mut self) {
+    /// The poller has followed the device to the other ring: the record is told so here, in one with the view, since a look at
+    /// the old ring from a position that lies in the other one finds nothing.
+    pub(crate) fn moved<T>(&mut self, cq: &mut CqRing<T>) {
         if let Some(next) = self.next.take() {
             self.ring = next;
         }
+        cq.publish();
     }
 
     /// The memory that the device may write completions to.

@@ -108,7 +108,7 @@ impl CqPoller {
             Next::Wc(raw) => return Some(Some(raw)),
             Next::Empty => return None,
             Next::Dropped => {}
-            Next::Moved => lock(&self.shared.view).moved(),
+            Next::Moved => lock(&self.shared.view).moved(&mut self.ring),
             Next::Unknown => self.meet_stranger(),
         }
         (!self.is_lap(start)).then_some(None)
