@@ -49,7 +49,8 @@ pub(super) struct Gsi {
 impl Gsi {
     pub(super) fn open(context: &Arc<Context>, vector: usize) -> Result<Self, StartError> {
         let pd = Pd::alloc(context)?;
-        let mut config = CqConfig::new(RECEIVES as u32 + SENDS);
+        // When the queue pair is brought back, what it left here and was not polled takes room besides.
+        let mut config = CqConfig::new(2 * (RECEIVES as u32 + SENDS));
         config.vector = vector;
         let (cq, poller) = Cq::create(context, config)?;
         let config = QpConfig {

@@ -42,6 +42,12 @@ const WQE_COUNTER: usize = offset_of!(Cqe64, wqe_counter);
 const SYNDROMES: usize = offset_of!(ErrCqe, syndrome) - 3;
 /// Consumer indices are told to the device modulo 2^24.
 const INDEX_MASK: u32 = 0xff_ffff;
+/// Most completions that are given before the device is told so. What is given may be posted again at once, and complete
+/// before it is told.
+const MOST_UNTOLD: u32 = 16;
+/// Entries of a ring beyond the requests that may complete into it: those that were read and not told of yet, and the one
+/// that says that the queue goes on in another ring.
+pub(crate) const CQ_SPARE: u32 = MOST_UNTOLD + 1;
 /// Stands for an error CQE's syndrome where the device gave none.
 const UNKNOWN_SYNDROME: u8 = 0xff;
 
@@ -156,17 +162,23 @@ impl<T> CqRing<T> {
 
     /// Gives up to `max` of the next CQEs to `each`, as long as they are those of usual requests that succeeded; then no
     /// buffer comes with them. How many there were, and whether another one may be there: it stays, for [`CqRing::next`].
+    /// The device knows of all of them but [`MOST_UNTOLD`], also whenever `each` is called; [`CqRing::publish`] belongs after it.
     ///
     /// Sends of one queue pair mostly complete in runs, so that its queue is looked up once for each run.
     #[inline(always)]
     pub(crate) fn each_usual(&mut self, max: usize, mut each: impl FnMut(RawWc<T>)) -> (usize, bool) {
         let (entries, lap_bit) = (self.mem.entries_view(), self.lap_bit);
-        let mut place = Place::new(&mut self.ci);
+        let mut place = Place::new(&mut self.ci, &mut self.record);
         let mut count = 0;
-        'polled: while count < max {
+        let mut stop = max.min(MOST_UNTOLD as usize);
+        'polled: loop {
+            if count == stop && !place.go_on(&mut stop, max) {
+                break;
+            }
             let mut entry = entries.entry(place.at);
             let mut op_own = entry.load_u8::<OP_OWN_OFFSET>();
             if (op_own & 1 != 0) != (place.at & lap_bit != 0) {
+                place.finish();
                 return (count, false);
             }
             barrier::after_ownership();
@@ -214,7 +226,7 @@ impl<T> CqRing<T> {
                     vendor_syndrome: 0,
                     buffer: None,
                 });
-                if count == max {
+                if count == stop && !place.go_on(&mut stop, max) {
                     break 'polled;
                 }
                 entry = entries.entry(place.at);
@@ -229,10 +241,11 @@ impl<T> CqRing<T> {
                 }
             }
         }
-        (count, count < max)
+        place.finish();
+        (count, true)
     }
 
-    /// Looks at the next CQE. [`CqRing::publish`] belongs after a batch of these.
+    /// Looks at the next CQE. [`CqRing::publish`] belongs after it, and before the next post.
     pub(crate) fn next(&mut self) -> Next<T> {
         let at = self.ci;
         if !is_written(&self.mem, at) {
@@ -321,8 +334,7 @@ impl<T> CqRing<T> {
     /// Tells the device how far the CPU has read, so that it may use those entries again.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        barrier::before_doorbell_record();
-        self.record.store_be32::<CQ_CI>(0, self.ci & INDEX_MASK);
+        publish(&mut self.record, self.ci);
     }
 
     /// Asks for one event, at once if a CQE is there already, or (where `solicited_only`) if there is one that its sender
@@ -342,23 +354,49 @@ impl<T> CqRing<T> {
     }
 }
 
-/// How far a poll has got; the queue knows it when this goes, also where a caller's function panics.
+/// Tells the device that the CPU has read all before `ci`.
+#[inline(always)]
+fn publish(record: &mut DmaRing<8>, ci: u32) {
+    barrier::before_doorbell_record();
+    record.store_be32::<CQ_CI>(0, ci & INDEX_MASK);
+}
+
+/// How far a poll has got. Where a caller's function panics, queue and device know it all the same.
 struct Place<'a> {
     at: u32,
     ci: &'a mut u32,
+    record: &'a mut DmaRing<8>,
 }
 
 impl<'a> Place<'a> {
     #[inline(always)]
-    fn new(ci: &'a mut u32) -> Place<'a> {
-        Place { at: *ci, ci }
+    fn new(ci: &'a mut u32, record: &'a mut DmaRing<8>) -> Place<'a> {
+        Place { at: *ci, ci, record }
+    }
+
+    /// `stop` completions were given. If `max` were not yet, tells the device, and puts `stop` off.
+    #[inline(always)]
+    fn go_on(&mut self, stop: &mut usize, max: usize) -> bool {
+        if *stop == max {
+            return false;
+        }
+        publish(self.record, self.at);
+        *stop = max.min(*stop + MOST_UNTOLD as usize);
+        true
+    }
+
+    #[inline(always)]
+    fn finish(self) {
+        *self.ci = self.at;
+        std::mem::forget(self);
     }
 }
 
 impl Drop for Place<'_> {
-    #[inline(always)]
+    #[cold]
     fn drop(&mut self) {
         *self.ci = self.at;
+        publish(self.record, self.at);
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::slots::{META_INTERNAL, WqConsumer, WqShared};
 use super::super::testing::{self, Rings};
-use super::super::view::View;
+use super::super::view::{Unread, View};
 use super::*;
 
 struct Queue {
@@ -275,14 +275,14 @@ fn the_end_of_what_is_written_is_found_from_outside() {
     let mem = DmaRing::new(q.mem.buffer().clone(), 0, 4).unwrap();
     let view = View::new(mem, DmaRing::new(q.cq.record.buffer().clone(), 0, 1).unwrap());
     for i in 0..23u32 {
-        assert_eq!(view.written_end(), i);
+        assert_eq!(view.written().end, i);
         post(&sq, i, i, 0);
         q.write(Written {
             user_index: 1,
             wqe_counter: i as u16,
             ..Default::default()
         });
-        assert_eq!(view.written_end(), i + 1);
+        assert_eq!(view.written().end, i + 1);
         q.wc();
         q.cq.publish();
     }
@@ -293,7 +293,7 @@ fn the_end_of_what_is_written_is_found_from_outside() {
             ..Default::default()
         });
     }
-    assert_eq!(view.written_end(), 27);
+    assert_eq!(view.written(), Unread { end: 27, most: 4 });
 }
 
 #[test]
@@ -363,7 +363,7 @@ fn t05_the_cq_index_passes_2_24_and_2_32() {
                     });
                 }
                 assert_eq!((q.cq.waiting(), q.cq.is_ready()), (2, true), "{at:#x}");
-                assert_eq!(view.written_end(), at.wrapping_add(2) & INDEX_MASK, "{at:#x}");
+                assert_eq!(view.written().end, at.wrapping_add(2) & INDEX_MASK, "{at:#x}");
                 let mut ids = Vec::new();
                 if batched {
                     assert_eq!(q.cq.each_usual(4, |wc| ids.push(wc.wr_id)), (2, false));
@@ -473,25 +473,25 @@ fn q08_the_queue_goes_on_in_the_ring_that_it_is_moved_to() {
             CqRing::<String>::prepare(&mut ring());
             view.move_to(ring());
             q.cq.move_to(ring());
-            assert_eq!(view.written_end(), start + 2);
+            assert_eq!(view.written().end, start + 2);
             q.write(Written {
                 opcode: opcode::RESIZE_CQ,
                 ..Default::default()
             });
             q.mem = ring();
-            assert_eq!(view.written_end(), start + 3);
+            assert_eq!(view.written().end, start + 3);
             for i in start + 2..start + 4 {
                 post(&sq, i, i, i.into());
                 q.write(done(i));
             }
-            assert_eq!(view.written_end(), start + 5);
+            assert_eq!(view.written().end, start + 5);
             assert_eq!([q.wc().wr_id, q.wc().wr_id], [start, start + 1].map(u64::from));
             assert!(q.cq.is_moving() && matches!(q.cq.next(), Next::Moved));
             // A queue pair that is reset now still finds what lies in the other ring.
-            assert_eq!(view.written_end(), start + 5, "{old} to {new} at {start}");
+            assert_eq!(view.written().end, start + 5, "{old} to {new} at {start}");
             view.moved(&mut q.cq);
             assert_eq!(q.cq.record.load_be32::<CQ_CI>(0), start + 3);
-            assert_eq!(view.written_end(), start + 5);
+            assert_eq!(view.written().end, start + 5);
             assert_eq!(
                 [q.wc().wr_id, q.wc().wr_id],
                 [start + 2, start + 3].map(u64::from)
@@ -592,6 +592,7 @@ fn a_panic_in_the_callers_function_loses_nothing_and_repeats_nothing() {
         assert!(polled.is_err());
     }
     assert_eq!(given, [0, 1, 2, 9]);
+    assert_eq!(q.cq.record.load_be32::<CQ_CI>(0), 4, "the device was told");
     assert_eq!(sq.released(), 3);
     assert_eq!(q.cq.each_usual(8, |_| ()).0, 0);
     assert!(!q.cq.is_ready());

@@ -29,14 +29,14 @@ mod wr;
 
 pub use ah::Ah;
 pub(crate) use blueflame::BlueFlame;
-pub(crate) use cq::{CQE_BYTES, CqRing, DATAGRAM, Kind, Next, RawWc};
+pub(crate) use cq::{CQ_SPARE, CQE_BYTES, CqRing, DATAGRAM, Kind, Next, RawWc};
 pub(crate) use rq::{RqLimits, RqProducer, RqShape};
 pub(crate) use slots::{WqConsumer, WqShared};
 pub(crate) use sq::{MAX_WQE_BYTES, SqProducer, SqShape, WQEBB_BYTES};
 pub(crate) use sq_limits::SqLimits;
 pub(crate) use srq::{SrqProducer, SrqShape, SrqShared};
 pub(crate) use table::{Entry, Filter};
-pub(crate) use view::View;
+pub(crate) use view::{Unread, View};
 pub(crate) use wr::OWNED_KEY_BIT;
 pub use wr::{Lkey, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge};
 

@@ -109,7 +109,8 @@ impl<T> RqProducer<T> {
     /// Starts from an empty queue with new slots, as the device does on the way to RESET.
     pub(crate) fn reset(&mut self, shared: Arc<WqShared<T>>) {
         self.shared = shared;
-        (self.number, self.released) = (0, 0);
+        // The first post asks the consumer.
+        (self.number, self.released) = (0, 0u32.wrapping_sub(self.limits.max_wr));
         self.record.store_be32::<QP_RCV>(0, 0);
         self.set_state(QpState::Reset);
     }

@@ -256,6 +256,17 @@ impl<T> WqConsumer<T> {
         }
     }
 
+    /// Counts `count` requests as outstanding that are none of this queue's, until the first of its own is released or the
+    /// consumer settles. Before anything is posted.
+    pub(crate) fn hold(&self, count: u32) {
+        self.shared.release(self.tail.wrapping_sub(count));
+    }
+
+    /// Ends a [`WqConsumer::hold`].
+    pub(crate) fn settle(&self) {
+        self.shared.release(self.tail);
+    }
+
     /// The consumer, for several releases in a row.
     #[inline(always)]
     pub(crate) fn run(&mut self) -> SendRun<'_> {
@@ -372,6 +383,23 @@ mod tests {
         assert!(consumer.run().release_usual_at(2).is_none() && consumer.release_usual_next().is_none());
         assert!(consumer.release_at(2).unwrap().internal);
         assert_eq!(shared.released(), 3);
+    }
+
+    #[test]
+    fn what_is_held_counts_until_it_is_settled_or_something_completes() {
+        for settled in [true, false] {
+            let shared = WqShared::<String>::new(4);
+            let mut consumer = WqConsumer::new(shared.clone(), 4);
+            consumer.hold(3);
+            assert_eq!(0u32.wrapping_sub(shared.released()), 3);
+            post(&shared, 0, 0, 5);
+            if settled {
+                consumer.settle();
+                assert_eq!(shared.released(), 0);
+            }
+            assert_eq!(consumer.run().release_usual_at(0), Some(5));
+            assert_eq!(shared.released(), 1);
+        }
     }
 
     #[test]

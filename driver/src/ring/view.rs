@@ -13,6 +13,15 @@ const INDEX_MASK: u32 = 0xff_ffff;
 /// How often the poller may get ahead of a look before the look settles for an upper bound.
 const TRIES: u32 = 16;
 
+/// Entries that the device has written and the poller has not passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unread {
+    /// A position (24 bits) that all of them lie before.
+    pub(crate) end: u32,
+    /// How many there are at most.
+    pub(crate) most: u32,
+}
+
 /// The rings of a completion queue and its doorbell record, to be read only.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -59,20 +68,21 @@ impl View {
             .collect()
     }
 
-    /// A position (24 bits) that all completions which the device has written by now lie before. The poller may pass
-    /// some of them meanwhile.
-    pub(crate) fn written_end(&self) -> u32 {
+    /// What the device has written by now and the poller has not passed. It may pass some of that meanwhile.
+    pub(crate) fn written(&self) -> Unread {
         for _ in 0..TRIES {
             let start = self.consumed();
             let (_, passed) = follow(&self.ring, self.next.as_ref(), start);
             // An entry of which the device has begun another lap looks unwritten; then the poller has passed it.
             if self.consumed().wrapping_sub(start) & INDEX_MASK <= passed {
-                return start.wrapping_add(passed) & INDEX_MASK;
+                let end = start.wrapping_add(passed) & INDEX_MASK;
+                return Unread { end, most: passed };
             }
         }
         // No more than the rings hold can lie before the poller.
-        let next = self.next.as_ref().map_or(0, DmaRing::entries);
-        self.consumed().wrapping_add(self.ring.entries() + next) & INDEX_MASK
+        let most = self.ring.entries() + self.next.as_ref().map_or(0, DmaRing::entries);
+        let end = self.consumed().wrapping_add(most) & INDEX_MASK;
+        Unread { end, most }
     }
 
     /// How far the poller says that it has read.

@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::events::{AsyncEvent, CompCounter, Object};
 use crate::mem::{DmaBuffer, DmaRing};
 use crate::reaper::Destroy;
-use crate::ring::{CqRing, SrqShared, View, WqConsumer};
+use crate::ring::{CqRing, SrqShared, Unread, View, WqConsumer};
 
 /// No error so far.
 pub(super) const HEALTHY: u8 = 0;
@@ -36,7 +36,8 @@ const RECORD_BYTES: usize = 64;
 /// What a completion queue shall be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqConfig {
-    /// Completions that it holds at least. The ring is the next power of two above.
+    /// Completions that it holds at least. The ring is a power of two; 17 of its entries are for what was polled and the device
+    /// was not told of yet.
     pub entries: u32,
     /// Completion vector whose events announce completions, below [`Context::completion_vectors`].
     pub vector: usize,
@@ -123,6 +124,8 @@ pub(super) enum Message {
         key: u32,
         end: u32,
         consumers: Consumers,
+        /// Room for the completions before `end`, where there was some.
+        room: Option<Promise>,
     },
     Mute {
         key: u32,
@@ -182,9 +185,6 @@ impl Cq {
             let what = "its completions carry no user index (cqe_version 0)";
             return Err(CreateError::Capability { what });
         }
-        let max = (1u64 << general.log_max_cq_sz().min(31)) - 1;
-        let reason = "is the device's limit (log_max_cq_sz)";
-        LimitError::check("CQ", "entries", config.entries.into(), 1..=max, reason)?;
         let last = context.completion_vectors().saturating_sub(1) as u64;
         LimitError::check(
             "CQ",
@@ -310,10 +310,28 @@ impl Cq {
         });
     }
 
-    /// A QP has been reset: what is in the ring now is of the time before, and `consumers` are for what follows.
-    pub(super) fn reset(&self, key: u32, consumers: Consumers) {
-        let end = lock(&self.shared.view).written_end();
-        self.send(Message::Reset { key, end, consumers });
+    /// A QP has been reset: what is in the ring now is of the time before, when so many sends and receives were outstanding,
+    /// and `consumers` are for what follows.
+    ///
+    /// The old completions take room until they are passed. Where the queue has none besides what is promised, so many fewer
+    /// requests can be posted until then.
+    pub(super) fn reset(&self, key: u32, consumers: Consumers, (sends, recvs): (u32, u32)) {
+        let Unread { end, most } = lock(&self.shared.view).written();
+        let of = |queue: &Option<WqConsumer<LocalInner>>, before: u32| {
+            queue.as_ref().map_or(0, |_| before.min(most))
+        };
+        let (sends, recvs) = (of(&consumers.sq, sends), of(&consumers.rq, recvs));
+        let room = self.promise("reset", most.min(sends + recvs)).ok();
+        if room.is_none() {
+            consumers.sq.iter().for_each(|queue| queue.hold(sends));
+            consumers.rq.iter().for_each(|queue| queue.hold(recvs));
+        }
+        self.send(Message::Reset {
+            key,
+            end,
+            consumers,
+            room,
+        });
     }
 
     /// A QP is going: its completions are not wanted.
@@ -323,7 +341,7 @@ impl Cq {
 
     /// A QP is destroyed: firmware writes no more completions of it.
     pub(super) fn detach(&self, key: u32) {
-        let end = lock(&self.shared.view).written_end();
+        let end = lock(&self.shared.view).written().end;
         self.send(Message::Detach { key, end });
     }
 

@@ -12,7 +12,7 @@ use super::poller::CqPoller;
 use crate::cmdq::lock;
 use crate::context::Context;
 use crate::mem::{DmaBuffer, DmaError, DmaRing};
-use crate::ring::{CQE_BYTES, CqRing};
+use crate::ring::{CQ_SPARE, CQE_BYTES, CqRing};
 
 /// The memory of a ring that the device does not know of yet.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub(super) struct RingMemory {
 impl RingMemory {
     /// Memory for `entries` completions at least, all of whose entries are the device's.
     pub(super) fn new(context: &Context, entries: u32) -> Result<RingMemory, CreateError> {
-        let max = (1u64 << context.caps().general().log_max_cq_sz().min(31)) - 1;
-        let reason = "is the device's limit (log_max_cq_sz)";
+        let largest = 1u64 << context.caps().general().log_max_cq_sz().min(31);
+        let max = largest.saturating_sub(CQ_SPARE.into());
+        let reason = "is the device's limit (log_max_cq_sz, of which 17 entries are the driver's)";
         LimitError::check("CQ", "entries", entries.into(), 1..=max, reason)?;
-        // One entry stays free, so that a full ring and an empty one differ.
-        let entries = (entries + 1).next_power_of_two();
+        let entries = (entries + CQ_SPARE).next_power_of_two();
         let bytes = entries as usize * CQE_BYTES as usize;
         let buffer = Arc::new(context.dma().alloc(bytes)?);
         CqRing::<LocalInner>::prepare(&mut DmaRing::new(buffer.clone(), 0, entries)?);
@@ -44,7 +44,7 @@ impl RingMemory {
 
     /// Completions that it holds.
     pub(super) fn capacity(&self) -> u32 {
-        self.entries - 1
+        self.entries - CQ_SPARE
     }
 
     pub(super) fn ring(&self) -> Result<DmaRing<64>, DmaError> {
@@ -65,7 +65,7 @@ impl RingMemory {
 }
 
 impl CqPoller {
-    /// Moves the queue to a ring that holds `entries` completions at least (the next power of two above, less one). What
+    /// Moves the queue to a ring that holds `entries` completions at least (as [`CqConfig::entries`](super::CqConfig::entries)). What
     /// has completed and was not polled stays, in its order; traffic may go on meanwhile.
     ///
     /// # Errors

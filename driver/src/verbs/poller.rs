@@ -7,20 +7,22 @@ use std::time::Instant;
 
 use ferroce_firmware_iface::event::CqErrorSyndrome;
 
-use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Identity, Message};
+use super::cq::{Attachment, Consumers, Cq, CqShared, FAILED, HEALTHY, Identity, Message, Promise};
 use super::error::{PollError, WaitError};
 use super::local::LocalInner;
 use super::wc::Wc;
 use crate::barrier;
 use crate::cmdq::lock;
-use crate::ring::{CqRing, Entry, Filter, Next, RawWc};
+use crate::ring::{CqRing, Entry, Filter, Next, RawWc, WqConsumer};
 
 /// What to do when the poller reaches a position.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Leaving {
     key: u32,
     end: u32,
     destroyed: bool,
+    /// For what lies before `end`.
+    _room: Option<Promise>,
 }
 
 /// Polls a completion queue. There is one for each; it may move between threads.
@@ -60,14 +62,14 @@ impl CqPoller {
     /// # Errors
     /// [`PollError::Failed`] if the device gave the queue up, for example since it was overrun, and all that it had written
     /// has been polled.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, max: usize, mut each: impl FnMut(Wc)) -> Result<usize, PollError> {
         if self.shared.mail.load(Ordering::Acquire) || !self.leaving.is_empty() {
             self.read_inbox();
         }
         let start = self.ring.consumer_index();
         let (mut count, more) = self.ring.each_usual(max, |raw| each(Wc::new(raw)));
-        if more && self.ring.is_ready() {
+        if more && count < max && self.ring.is_ready() {
             count += self.poll_others(start, max - count, &mut each);
         }
         if self.ring.consumer_index() != start {
@@ -83,6 +85,7 @@ impl CqPoller {
     fn poll_others(&mut self, start: u32, max: usize, each: &mut impl FnMut(Wc)) -> usize {
         let mut count = 0;
         while count < max && self.ring.is_ready() {
+            self.ring.publish();
             match self.next_unusual(start) {
                 Some(Some(raw)) => {
                     count += 1;
@@ -92,6 +95,10 @@ impl CqPoller {
                 None => break,
             }
             count += self.ring.each_usual(max - count, |raw| each(Wc::new(raw))).0;
+        }
+        // What was passed now makes room now.
+        if !self.leaving.is_empty() {
+            self.forget_left();
         }
         count
     }
@@ -104,14 +111,17 @@ impl CqPoller {
         if self.shared.mail.load(Ordering::Acquire) {
             self.read_inbox();
         }
+        let mut found = None;
         match self.ring.next() {
-            Next::Wc(raw) => return Some(Some(raw)),
+            Next::Wc(raw) => found = Some(raw),
             Next::Empty => return None,
             Next::Dropped => {}
             Next::Moved => lock(&self.shared.view).moved(&mut self.ring),
             Next::Unknown => self.meet_stranger(),
         }
-        (!self.is_lap(start)).then_some(None)
+        // Before its request may be posted again.
+        self.ring.publish();
+        (found.is_some() || !self.is_lap(start)).then_some(found)
     }
 
     /// The next completion, if there is one. [`CqPoller::poll`] costs less for several.
@@ -267,6 +277,7 @@ impl CqPoller {
                     key,
                     end,
                     consumers: Consumers { sq, rq, srq },
+                    room,
                 } => {
                     let end = self.position(end);
                     if let Some(entry) = self.ring.queues.get_mut(key) {
@@ -276,6 +287,7 @@ impl CqPoller {
                             key,
                             end,
                             destroyed: false,
+                            _room: room,
                         });
                     }
                 }
@@ -292,6 +304,7 @@ impl CqPoller {
                             key,
                             end,
                             destroyed: true,
+                            _room: None,
                         });
                     }
                 }
@@ -327,6 +340,7 @@ impl CqPoller {
                 && entry.filter == Filter::Before(left.end)
             {
                 entry.filter = Filter::None;
+                entry.sq.iter().chain(&entry.rq).for_each(WqConsumer::settle);
             }
             false
         });

@@ -411,6 +411,7 @@ impl Qp {
     pub(super) fn start_afresh(&mut self) -> Vec<LocalBuffer> {
         let old = std::mem::replace(&mut self.slots, Slots { sq: None, rq: None });
         old.retire();
+        let before = self.outstanding();
         let fresh =
             |old: &Option<Arc<WqShared<LocalInner>>>| old.as_ref().map(|old| WqShared::new(old.positions()));
         self.slots = Slots {
@@ -425,9 +426,9 @@ impl Qp {
         }
         let key = self.index.get();
         let (send, recv) = self.consumers();
-        self.send_cq.reset(key, send);
+        self.send_cq.reset(key, send, before);
         if let Some(recv) = recv {
-            self.recv_cq.reset(key, recv);
+            self.recv_cq.reset(key, recv, before);
         }
         self.news.last_wqe.store(false, Ordering::Release);
         self.state = QpState::Reset;

@@ -280,6 +280,9 @@ impl Qp {
     /// To RESET, from any state: outstanding requests are forgotten, and completions of them that were not polled yet
     /// will not be shown. The buffers that were moved into them come back here.
     ///
+    /// Completions that were not polled yet take room until the poller has passed them: where a completion queue has none to
+    /// spare, so many fewer requests can be posted until then.
+    ///
     /// # Errors
     /// [`ModifyError::Command`]; the state is as before.
     pub fn modify_to_reset(&mut self) -> Result<Vec<LocalBuffer>, ModifyError> {

@@ -67,7 +67,7 @@ fn polled(poller: &mut CqPoller, ids: std::ops::Range<u64>) {
 #[test]
 fn q08_unread_completions_stay_in_order_over_resizes() {
     let mut pair = Pair::new(&CONFIG);
-    assert_eq!(pair.a.cq.entries(), 31);
+    assert_eq!(pair.a.cq.entries(), 47);
     let mut next = 0;
     for entries in [63, 16, 1000, 16, 16, 31, 17, 4000, 16] {
         for unread in [0, 1, 7, 8] {
@@ -101,7 +101,7 @@ fn q08_a_size_that_does_not_do_changes_nothing() {
         ),
         "{error}"
     );
-    let max = (1u32 << pair.a.context.caps().general().log_max_cq_sz()) - 1;
+    let max = (1u32 << pair.a.context.caps().general().log_max_cq_sz()) - 17;
     assert!(matches!(
         pair.a.poller.resize(max + 1).unwrap_err(),
         CreateError::Limit(_)
@@ -120,7 +120,7 @@ fn q08_a_size_that_does_not_do_changes_nothing() {
         pair.a.poller.resize(100).unwrap_err(),
         CreateError::Command(_)
     ));
-    assert_eq!(pair.a.cq.entries(), 31);
+    assert_eq!(pair.a.cq.entries(), 47);
     polled(&mut pair.a.poller, 0..8);
     // A second resize waits for the first to be followed.
     pair.a.poller.resize(100).unwrap();
@@ -160,20 +160,20 @@ fn q08_unread_completions_must_fit_an_overcommitted_queue_too() {
     )
     .unwrap();
     qp.modify_to_init(&Default::default()).unwrap();
-    let recvs: Vec<_> = (0..10).map(|wr_id| RecvWr { wr_id, sges: &[] }).collect();
+    let recvs: Vec<_> = (0..18).map(|wr_id| RecvWr { wr_id, sges: &[] }).collect();
     qp.post_recv_list(&recvs).unwrap();
     qp.modify_to_err().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while poller.waiting() < 10 {
+    while poller.waiting() < 18 {
         assert!(Instant::now() < deadline);
     }
     assert!(matches!(poller.resize(7).unwrap_err(), CreateError::Limit(_)));
     poller.resize(64).unwrap();
     let mut shown = Vec::new();
-    while shown.len() < 10 {
+    while shown.len() < 18 {
         poller.poll(4, |wc| shown.push(wc.wr_id())).unwrap();
     }
-    assert_eq!(shown, (0..10).collect::<Vec<_>>());
+    assert_eq!(shown, (0..18).collect::<Vec<_>>());
     poller.resize(12).unwrap();
     assert_eq!(cq.entries(), 15);
 }

@@ -540,7 +540,7 @@ fn a_cq_has_room_for_all_receives_of_the_queue_once() {
     )
     .unwrap();
     let (send_cq, _send) = Cq::create(&context, CqConfig::new(511)).unwrap();
-    let (cq, mut poller) = Cq::create(&context, CqConfig::new(127)).unwrap();
+    let (cq, mut poller) = Cq::create(&context, CqConfig::new(111)).unwrap();
     let create = || Qp::create_on_srq(&pd, &send_cq, &cq, &srq, &config());
     let (first, second) = (create().unwrap(), create().unwrap());
     assert_eq!((cq.reserved(), send_cq.reserved()), (100, 64));
@@ -567,11 +567,11 @@ fn a_cq_has_room_for_all_receives_of_the_queue_once() {
     poller.poll(1, |_| ()).unwrap();
     assert_eq!(cq.reserved(), 0, "the last one has left");
 
-    let (small, _poller) = Cq::create(&context, CqConfig::new(63)).unwrap();
+    let (small, _poller) = Cq::create(&context, CqConfig::new(47)).unwrap();
     let error = Qp::create_on_srq(&pd, &send_cq, &small, &srq, &config()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the shared receive CQ has 63 entries, 0 of them taken by other queues; this one may complete 100 at a time: make \
+        "the shared receive CQ has 47 entries, 0 of them taken by other queues; this one may complete 100 at a time: make \
          the CQ larger, or let it be overcommitted (CqConfig::overcommit)"
     );
 }
