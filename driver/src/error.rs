@@ -109,10 +109,12 @@ pub enum CommandError {
         leaked: u32,
     },
     /// The device can't be used any more.
-    #[error("{opcode} was not carried out: {failure}")]
+    #[error("{opcode} {}: {failure}", if *sent { "was sent and not answered" } else { "was not sent" })]
     Dead {
         /// The command.
         opcode: Opcode,
+        /// Whether the device had been given it: it may carry it out.
+        sent: bool,
         /// What happened to the device.
         failure: DeviceFailure,
     },
@@ -148,6 +150,16 @@ impl CommandError {
     #[must_use]
     pub fn refused(&self) -> bool {
         matches!(self, Self::Status { .. } | Self::Delivery { .. })
+    }
+
+    /// Whether firmware may have carried the command out, or still do so: it was sent, and no answer says that it was refused.
+    /// What it was told to use may be in use.
+    #[must_use]
+    pub fn uncertain(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout { .. } | Self::Token { .. } | Self::Decode { .. } | Self::Dead { sent: true, .. }
+        )
     }
 
     pub(crate) fn memory(opcode: Opcode, error: &DmaError) -> Self {

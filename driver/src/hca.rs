@@ -284,6 +284,7 @@ impl Hca {
         match self.failure.get() {
             Some(failure) => Err(CommandError::Dead {
                 opcode,
+                sent: false,
                 failure: failure.clone(),
             }),
             None => Ok(()),
@@ -343,6 +344,7 @@ impl Hca {
         let error = match self.failure.get() {
             Some(failure) => CommandError::Dead {
                 opcode,
+                sent: true,
                 failure: failure.clone(),
             },
             None => CommandError::Timeout {

@@ -72,7 +72,8 @@ impl CqPoller {
     /// [`CreateError::Limit`] as for [`Cq::create`](super::Cq::create), and if fewer than the completions that wait to be
     /// polled are asked for, or an earlier resize is not finished (poll first); [`CreateError::CqTooSmall`] if the queue
     /// pairs' outstanding requests exceed it; [`CreateError::Capability`] if the device can't resize; or what memory or
-    /// firmware say. Nothing has changed then.
+    /// firmware say. Nothing has changed then, but where firmware did not answer, the queue may be in either ring, and holds what
+    /// the smaller one does.
     pub fn resize(&mut self, entries: u32) -> Result<(), CreateError> {
         let shared = self.shared.clone();
         let context = &shared.context;
@@ -127,7 +128,12 @@ impl CqPoller {
         } else {
             lock(&shared.view).stay();
         }
-        lock(&shared.capacity).entries = if result.is_ok() { memory.capacity() } else { before };
+        lock(&shared.capacity).entries = match (&result, uncertain) {
+            (Ok(()), _) => memory.capacity(),
+            // It may be in either.
+            (Err(_), true) => before.min(memory.capacity()),
+            (Err(_), false) => before,
+        };
         result
     }
 }

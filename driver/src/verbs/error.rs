@@ -131,10 +131,7 @@ pub(crate) fn made<T>(
     keep: impl FnOnce(),
 ) -> Result<T, CreateError> {
     result.map_err(Into::into).inspect_err(|error| {
-        if let CreateError::Command(
-            CommandError::Timeout { .. } | CommandError::Token { .. } | CommandError::Decode { .. },
-        ) = error
-        {
+        if matches!(error, CreateError::Command(error) if error.uncertain()) {
             keep();
         }
     })

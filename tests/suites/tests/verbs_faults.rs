@@ -185,14 +185,19 @@ fn v13_what_firmware_does_not_destroy_keeps_its_memory() {
     );
 }
 
-#[test]
-fn memory_of_an_object_that_firmware_may_have_made_is_kept() {
-    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+/// The first NIC, with commands that are not waited for for long.
+fn impatient(testbed: &Testbed) -> Arc<Context> {
     let function = InProcess::new("nic0", testbed.device(0).unwrap()).unwrap();
     let config = OpenConfig::new()
         .address(address(0))
         .command_timeout(Duration::from_millis(300));
-    let context = Context::open(Arc::new(function), config).unwrap();
+    Context::open(Arc::new(function), config).unwrap()
+}
+
+#[test]
+fn memory_of_an_object_that_firmware_may_have_made_is_kept() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = impatient(&testbed);
     let pd = Pd::alloc(&context).unwrap();
     inject(&testbed, Opcode::CREATE_MKEY, Fault::NoAnswer);
     let error = Mr::alloc(&pd, 8 << 20, Access::all()).unwrap_err();
@@ -252,4 +257,109 @@ fn a_device_that_is_asked_back_is_let_go_when_the_last_object_is_dropped() {
         eventually("nobody holds the context", || left.strong_count() == 0);
         eventually("the NIC has no user", || !asked_back());
     }
+}
+
+/// Lets `act` run into a command that the first NIC carries out and never answers, while it asks to be let go.
+fn given_up<T: std::fmt::Debug>(
+    testbed: &Testbed,
+    opcode: Opcode,
+    act: impl FnOnce() -> Result<T, CreateError>,
+) {
+    inject(testbed, opcode, Fault::NoAnswer);
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = Instant::now() + PATIENCE;
+            let pending = || testbed.with_nic(0, |nic| nic.firmware().faults_mut().pending());
+            while pending() != Some(0) && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            assert_eq!(testbed.with_nic(0, |nic| nic.request_release()), Some(true));
+        });
+        act().unwrap_err()
+    });
+    match &error {
+        CreateError::Command(
+            command @ CommandError::Dead {
+                opcode: given,
+                sent: true,
+                ..
+            },
+        ) => {
+            assert_eq!(*given, opcode);
+            assert!(
+                command.uncertain() && error.to_string().contains("was sent"),
+                "{error}"
+            );
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn memory_of_an_object_that_a_device_was_told_of_before_it_went_is_kept() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = open(&testbed, 0);
+    let pd = Pd::alloc(&context).unwrap();
+    given_up(&testbed, Opcode::CREATE_MKEY, || {
+        Mr::alloc(&pd, 8 << 20, Access::all())
+    });
+    let kept = context.dma().leaked_bytes();
+    assert!(kept >= 8 << 20, "{kept}");
+    // What is not sent any more uses nothing.
+    let error = Mr::alloc(&pd, 8 << 20, Access::all()).unwrap_err();
+    let not_sent = |error: &CommandError| matches!(error, CommandError::Dead { sent: false, .. });
+    assert!(
+        matches!(&error, CreateError::Command(error) if not_sent(error) && !error.uncertain()),
+        "{error}"
+    );
+    assert_eq!(context.dma().leaked_bytes(), kept);
+}
+
+#[test]
+fn the_ring_that_a_device_was_told_of_before_it_went_is_kept() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = open(&testbed, 0);
+    let (cq, mut poller) = Cq::create(&context, CqConfig::new(100)).unwrap();
+    let before = context.dma().mapped_bytes();
+    given_up(&testbed, Opcode::MODIFY_CQ, || poller.resize(100_000));
+    let ring = 64 * 100_000;
+    assert!(
+        context.dma().mapped_bytes() >= before + ring,
+        "the device writes there"
+    );
+    drop((cq, poller));
+    context.process_events();
+    assert!(
+        context.dma().mapped_bytes() >= before + ring,
+        "and may do so as long as it lives"
+    );
+}
+
+#[test]
+fn a_queue_that_may_have_shrunk_promises_what_the_smaller_ring_holds() {
+    let testbed = Testbed::new(TestbedConfig::default()).unwrap();
+    let context = impatient(&testbed);
+    let (cq, mut poller) = Cq::create(&context, CqConfig::new(1000)).unwrap();
+    let large = cq.entries();
+    inject(&testbed, Opcode::MODIFY_CQ, Fault::NoAnswer);
+    let error = poller.resize(100).unwrap_err();
+    assert!(
+        matches!(error, CreateError::Command(CommandError::Timeout { .. })),
+        "{error}"
+    );
+    let small = cq.entries();
+    assert!((100..large).contains(&small), "{small}");
+    let pd = Pd::alloc(&context).unwrap();
+    let config = QpConfig {
+        max_send_wr: small + 1,
+        max_recv_wr: 0,
+        ..QpConfig::default()
+    };
+    let error = Qp::create(&pd, &cq, &cq, &config).unwrap_err();
+    assert!(matches!(error, CreateError::CqTooSmall { .. }), "{error}");
+    // Firmware has carried it out; the entry in the old ring says so.
+    assert!(poller.poll_one().unwrap().is_none());
+    inject(&testbed, Opcode::MODIFY_CQ, Fault::NoAnswer);
+    poller.resize(1000).unwrap_err();
+    assert_eq!(cq.entries(), small);
 }
