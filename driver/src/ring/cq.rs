@@ -14,6 +14,7 @@ use ferroce_hw_regs::cqe::{self, Cqe64, ErrCqe, OP_OWN_INIT, OP_OWN_OFFSET, opco
 use ferroce_hw_regs::dbr::{self, CQ_ARM, CQ_CI};
 use ferroce_hw_regs::uar;
 
+use super::slots::Lent;
 use super::table::{Entry, Filter, Table};
 use super::view::follow;
 use crate::barrier;
@@ -125,7 +126,7 @@ pub(crate) struct CqRing<T> {
     pub(crate) bad: u64,
 }
 
-impl<T> CqRing<T> {
+impl<T: Lent> CqRing<T> {
     /// Marks all entries of `mem` as not written yet. To be called before the device knows of the memory.
     pub(crate) fn prepare(mem: &mut DmaRing<64>) {
         for entry in 0..mem.entries() {
@@ -408,7 +409,7 @@ fn user_index(entry: &RingEntry<'_, 64>) -> u32 {
 
 /// Ends the receive of a CQE, if it is a usual one that succeeded. Nothing has changed otherwise.
 #[inline(always)]
-fn received<T>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
+fn received<T: Lent>(queues: &mut Entry<T>, entry: &RingEntry<'_, 64>, op_own: u8) -> Option<RawWc<T>> {
     let wqe_index = entry.load_be16::<WQE_COUNTER>();
     let kind = recv_kind(Cqe64::opcode(op_own))?;
     let wr_id = match &mut queues.rq {
@@ -474,7 +475,7 @@ struct Cqe {
 
 impl Cqe {
     /// Releases the request's slot. `None` if no such request is outstanding: the CQE makes no sense.
-    fn finish<T>(self, entry: &mut Entry<T>, kind: Kind) -> Option<Next<T>> {
+    fn finish<T: Lent>(self, entry: &mut Entry<T>, kind: Kind) -> Option<Next<T>> {
         let released = match kind {
             Kind::Send(_) => entry.sq.as_mut()?.release_at(self.wqe_index().into())?,
             _ => match (&mut entry.rq, &entry.srq) {
@@ -503,7 +504,7 @@ impl Cqe {
 
     /// The CQE is not shown. What its queue pair had taken from a shared receive queue goes back there.
     #[cold]
-    fn give_up<T>(self, entry: &Entry<T>) {
+    fn give_up<T: Lent>(self, entry: &Entry<T>) {
         let opcode = Cqe64::opcode(self.last as u8);
         if let Some(srq) = &entry.srq
             && (opcode == opcode::RESP_ERR || recv_kind(opcode).is_some())
@@ -515,7 +516,7 @@ impl Cqe {
     /// The same for an error CQE, whose low bytes of `syndromes` are the vendor's and the standard one; and the end of those with an opcode
     /// that we don't know.
     #[cold]
-    fn into_error<T>(self, entry: &mut Entry<T>, opcode: u8, syndromes: u32) -> Option<Next<T>> {
+    fn into_error<T: Lent>(self, entry: &mut Entry<T>, opcode: u8, syndromes: u32) -> Option<Next<T>> {
         let kind = match opcode {
             opcode::REQ_ERR => Kind::Send(self.send_opcode()),
             opcode::RESP_ERR => Kind::RecvFailed,

@@ -31,7 +31,7 @@ pub use ah::Ah;
 pub(crate) use blueflame::BlueFlame;
 pub(crate) use cq::{CQ_SPARE, CQE_BYTES, CqRing, DATAGRAM, Kind, Next, RawWc};
 pub(crate) use rq::{RqLimits, RqProducer, RqShape};
-pub(crate) use slots::{WqConsumer, WqShared};
+pub(crate) use slots::{Lent, WqConsumer, WqShared};
 pub(crate) use sq::{MAX_WQE_BYTES, SqProducer, SqShape, WQEBB_BYTES};
 pub(crate) use sq_limits::SqLimits;
 pub(crate) use srq::{SrqProducer, SrqShape, SrqShared};

@@ -11,8 +11,8 @@
 //! device lies in between, so that no lock is needed. Slots are atomics, since a device that lies may complete
 //! what was never posted: then the consumer sees an old slot, finds that its number is not one that can complete
 //! now, and drops the completion. A buffer that was moved into a request rests in its slot until the completion gives
-//! it back. When both halves are gone, it goes with the slots (and is leaked, if the device may still write to it, which is
-//! the buffer's own business).
+//! it back ([`Lent`]). When both halves are gone, it goes with the slots (and is leaked, if the device may still write to it, which
+//! is the buffer's own business).
 #![allow(unsafe_code)] // A box in an atomic pointer, see `Cell`, and the unchecked look-up of `Slots`.
 
 use std::fmt;
@@ -25,6 +25,16 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(crate) const META_BUFFER: u32 = 1;
 /// The request is the driver's own; its completion is not shown.
 pub(crate) const META_INTERNAL: u32 = 2;
+
+/// What may be moved into a request.
+pub(crate) trait Lent {
+    /// The device has completed the request: it is done with this, whatever becomes of it now.
+    fn come_back(&self);
+}
+
+impl Lent for () {
+    fn come_back(&self) {}
+}
 
 /// What the consumer has to know about one posted work request.
 #[derive(Debug)]
@@ -245,7 +255,7 @@ pub(crate) struct Released<T> {
     pub(crate) internal: bool,
 }
 
-impl<T> WqConsumer<T> {
+impl<T: Lent> WqConsumer<T> {
     /// The consumer of a queue that allows `capacity` outstanding requests.
     pub(crate) fn new(shared: Arc<WqShared<T>>, capacity: u32) -> WqConsumer<T> {
         WqConsumer {
@@ -320,6 +330,7 @@ impl<T> WqConsumer<T> {
         } else {
             None
         };
+        buffer.iter().for_each(|buffer| buffer.come_back());
         self.release(number);
         Released {
             wr_id,

@@ -34,7 +34,7 @@ use ferroce_hw_regs::dbr::QP_RCV;
 use super::PostError;
 use super::rq::RqLimits;
 use super::seg;
-use super::slots::{Cell, Released};
+use super::slots::{Cell, Lent, Released};
 use super::wr::{RecvWr, check_len};
 use crate::barrier;
 use crate::mem::DmaRing;
@@ -98,7 +98,7 @@ pub(crate) struct SrqShared<T> {
     abandoned: Mutex<VecDeque<Abandoned<T>>>,
 }
 
-impl<T> SrqShared<T> {
+impl<T: Lent> SrqShared<T> {
     /// Slots for a ring of `entries`.
     pub(crate) fn new(entries: u32) -> Arc<SrqShared<T>> {
         let slot = |_| Slot {
@@ -137,6 +137,7 @@ impl<T> SrqShared<T> {
         } else {
             return None;
         };
+        buffer.iter().for_each(|buffer| buffer.come_back());
         let wr_id = slot.wr_id.load(Ordering::Relaxed);
         self.free(slot, at.into());
         Some(Released {

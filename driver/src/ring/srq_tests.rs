@@ -7,6 +7,44 @@ use super::super::testing;
 use super::super::wr::{Lkey, Sge};
 use super::*;
 
+/// A buffer that knows whether it came back.
+struct Buffer {
+    back: Arc<AtomicU32>,
+    dropped: Arc<AtomicU32>,
+}
+
+impl Lent for Buffer {
+    fn come_back(&self) {
+        self.back.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn buffers_of_requests_that_nobody_will_see_have_come_back() {
+    let shared = SrqShared::<Buffer>::new(4);
+    let (back, dropped) = (Arc::default(), Arc::default());
+    for at in 0..10u16 {
+        let buffer = Buffer {
+            back: Arc::clone(&back),
+            dropped: Arc::clone(&dropped),
+        };
+        let slot = &shared.slots[usize::from(at % 4)];
+        assert!(slot.buffer.replace(Some(Box::new(buffer))).is_none());
+        slot.mark.store(POSTED_BUFFER, Ordering::Release);
+        assert!(shared.abandon(at % 4));
+        // As many as there are slots are kept, the others are gone.
+        let gone = u32::from(at + 1).saturating_sub(4);
+        let counts = [&back, &dropped].map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(counts, [u32::from(at + 1), gone]);
+    }
+}
+
 struct Queue {
     srq: SrqProducer<String>,
     shared: Arc<SrqShared<String>>,

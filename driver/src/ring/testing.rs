@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
+use super::slots::Lent;
 use crate::function::{DmaLimits, FunctionAddress, FunctionError, GoneReason, HostPages, Leave, PciFunction};
 use crate::mem::{DmaRing, DmaSpace};
 use crate::mmio::{BarAccess, Doorbell, Mmio};
@@ -33,6 +34,10 @@ impl BarAccess for Rings {
         self.0.lock().unwrap().push((offset, data.to_vec()));
         Ok(())
     }
+}
+
+impl Lent for String {
+    fn come_back(&self) {}
 }
 
 /// A function that does nothing.

@@ -6,6 +6,7 @@ use ferroce_hw_regs::cqe::{Cqe64, OP_OWN_OFFSET, opcode};
 use ferroce_hw_regs::dbr::CQ_CI;
 
 use super::cq::{CqRing, is_written};
+use super::slots::Lent;
 use crate::mem::{DmaBuffer, DmaRing};
 
 /// Positions are told to the device modulo 2^24.
@@ -52,7 +53,7 @@ impl View {
 
     /// The poller has followed the device to the other ring: the record is told so here, in one with the view, since a look at
     /// the old ring from a position that lies in the other one finds nothing.
-    pub(crate) fn moved<T>(&mut self, cq: &mut CqRing<T>) {
+    pub(crate) fn moved<T: Lent>(&mut self, cq: &mut CqRing<T>) {
         if let Some(next) = self.next.take() {
             self.ring = next;
         }

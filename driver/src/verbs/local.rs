@@ -12,7 +12,7 @@ use super::mkey::{self, Access, KeyKind};
 use super::pd::Pd;
 use crate::mem::LocalPages;
 use crate::reaper::Destroy;
-use crate::ring::{PostError, Sge};
+use crate::ring::{Lent, PostError, Sge};
 
 /// A buffer of whole pages for this side's data.
 ///
@@ -141,10 +141,16 @@ impl LocalBuffer {
 
     /// Takes it back: the device is known to be done with it.
     pub(super) fn reclaim(inner: Box<LocalInner>) -> LocalBuffer {
-        if let Some(pages) = &inner.pages {
+        inner.come_back();
+        LocalBuffer { inner }
+    }
+}
+
+impl Lent for LocalInner {
+    fn come_back(&self) {
+        if let Some(pages) = &self.pages {
             pages.free_on_drop();
         }
-        LocalBuffer { inner }
     }
 }
 

@@ -142,6 +142,44 @@ fn a02_buffers_in_flight_come_back_from_a_flush_a_reset_and_a_destroyed_queue_pa
 }
 
 #[test]
+fn a02_buffers_of_completions_that_nobody_looks_at_are_freed() {
+    let mut pair = Pair::new(&QpConfig::default());
+    let dma = pair.b.context.dma().clone();
+    let before = dma.mapped_bytes();
+    for wr_id in 0..6 {
+        let buffer = LocalBuffer::alloc(&pair.b.pd, 4 << 20).unwrap();
+        pair.b.qp.post_recv_buffer(wr_id, buffer).unwrap();
+    }
+    pair.b.qp.ring_recv();
+    let sends: Vec<_> = (0..3).map(|wr_id| signaled(wr_id, empty_send())).collect();
+    pair.a.qp.post_send_list(&sends).unwrap();
+    for _ in 0..3 {
+        let _ = pair.a.success();
+    }
+    // Three are received into, three are flushed.
+    pair.b.qp.modify_to_err().unwrap();
+    let (mut seen, mut good) = (0, 0);
+    let deadline = Instant::now() + PATIENCE;
+    while seen < 6 {
+        assert!(Instant::now() < deadline);
+        let polled = pair.b.poller.poll(64, |wc| good += u32::from(wc.is_ok()));
+        seen += polled.unwrap();
+    }
+    assert_eq!(good, 3);
+    while dma.mapped_bytes() >= before + (4 << 20) {
+        assert_eq!(dma.leaked_bytes(), 0);
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes stay mapped",
+            dma.mapped_bytes()
+        );
+        pair.b.context.process_events();
+    }
+    assert_eq!(dma.leaked_bytes(), 0);
+    pair.assert_clean();
+}
+
+#[test]
 fn a02_buffers_of_dropped_and_forgotten_queue_pairs_are_safe() {
     let testbed = Testbed::new(TestbedConfig::default()).unwrap();
     let context = open(&testbed, 0);
