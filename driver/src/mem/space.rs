@@ -18,7 +18,7 @@ pub struct AllocOptions {
     /// What pages it is made of.
     pub pages: PageKind,
     /// Whether it gets an IOMMU map of its own, shared with no other buffer and gone when it is dropped. Buffers of
-    /// 1 MiB and more do in any case until half of the allowed maps are used.
+    /// 1 MiB and more do in any case until half of the allowed maps are used, but where [`DmaSpace::reserve`]'s have room.
     pub dedicated: bool,
 }
 
@@ -161,17 +161,21 @@ impl DmaSpace {
         let mut state = self.state();
         let short = self.maps_run_short(&state);
         let huge = options.pages.huge_size();
-        if options.dedicated || huge.is_some() || (span >= LARGE && !short) {
+        let alone = options.dedicated || huge.is_some();
+        // Large buffers share only what was reserved for them, as long as there are maps enough.
+        let large = span >= LARGE && !short;
+        let room = |(iova, arena): (&u64, &mut ArenaState)| {
+            let shared = !large || arena.kind == ArenaKind::Reserved;
+            (shared && arena.fits(span)).then_some(*iova)
+        };
+        let found = (!alone).then(|| state.arenas.iter_mut().find_map(room)).flatten();
+        if alone || (large && found.is_none()) {
             let whole = span.checked_next_multiple_of(huge.unwrap_or(self.granule));
             let whole = whole.ok_or(DmaError::TooLong { len: len as u64 })?;
             let iova = self.add_arena(&mut state, whole, options.pages, ArenaKind::Dedicated)?;
             let (buffer, _) = self.cut(&mut state, iova, span, len)?;
             return Ok(buffer);
         }
-        let found = state
-            .arenas
-            .iter_mut()
-            .find_map(|(iova, arena)| arena.fits(span).then_some(*iova));
         let iova = match found {
             Some(iova) => iova,
             None => self.add_shared_arena(&mut state, span, short)?,
@@ -183,7 +187,8 @@ impl DmaSpace {
     }
 
     /// Maps `len` bytes beforehand, of which later buffers are cut, and keeps them mapped until the space goes: for
-    /// programs that want many large buffers out of few IOMMU maps.
+    /// programs that want many large buffers out of few IOMMU maps. Buffers that ask for huge pages or a map of their own are
+    /// not cut of it.
     ///
     /// # Errors
     /// As [`DmaSpace::alloc_with`].

@@ -192,10 +192,35 @@ fn m10_our_own_blocks_stay_within_the_limit_too() {
     );
     let (_function, space) = self::space(3);
     space.reserve(128 * MIB, PageKind::Normal).expect("one map");
-    let _blocks: Vec<_> = (0..64)
-        .map(|_| space.alloc_with(2 * MIB, &AllocOptions::default()))
-        .collect();
+    let _blocks: Vec<_> = (0..64).map(|_| space.alloc(2 * MIB).expect("shares")).collect();
     assert!(space.mappings() <= 3);
+}
+
+#[test]
+fn m10_large_buffers_are_cut_of_what_was_reserved() {
+    let (function, space) = space(1000);
+    space.reserve(64 * MIB, PageKind::Normal).expect("one map");
+    let mut blocks: Vec<_> = (0..16).map(|_| space.alloc(4 * MIB).expect("fits")).collect();
+    assert_eq!((space.mappings(), function.mapped()), (1, 64 << 20));
+    blocks[3].fill(0, 4 * MIB, 0xff).expect("inside");
+    // There is no more room, so the next has a map of its own.
+    let beyond = space.alloc(4 * MIB).expect("maps");
+    assert_eq!(space.mappings(), 2);
+    drop(beyond);
+    let freed = blocks.swap_remove(3).iova();
+    let again = space.alloc_local(3 * MIB).expect("fits");
+    assert_eq!((again.iova(), space.mappings()), (freed, 1));
+    assert!(again.as_slice().iter().all(|byte| *byte == 0));
+    // Who wants a map of its own has one.
+    drop(again);
+    let options = AllocOptions {
+        dedicated: true,
+        ..AllocOptions::default()
+    };
+    let own = space.alloc_with(4 * MIB, &options).expect("maps");
+    assert_eq!(space.mappings(), 2);
+    drop((own, blocks));
+    assert_eq!(function.mapped(), 64 << 20, "what is reserved stays");
 }
 
 #[test]
