@@ -19,9 +19,9 @@ pub(super) const INLINE: [u8; 16] = [7; 16];
 /// the driver's own share of as large a completion queue free.
 pub(super) fn config(qp_type: QpType) -> QpConfig {
     let (max_send_wr, max_recv_wr) = match qp_type {
-        QpType::Ud => (2, 490),
+        QpType::Ud => (2, 480),
         QpType::Gsi => (128, 512),
-        _ => (4, 490),
+        _ => (4, 480),
     };
     QpConfig {
         qp_type,
