@@ -128,11 +128,12 @@ fn many_queue_pairs_play_on_one_shared_receive_queue() {
     let said = Pair::new().run(
         &["pingpong", "srq", "-n", "100", "-q", "7", "-r", "20"],
         &["-c"],
-        &["-e", "--json"],
+        &["-c", "-e", "--json"],
     );
     both_well(&said);
     let result = json(&said.1);
     assert_eq!(result["local"].as_array().map(Vec::len), Some(7), "{result}");
+    assert_eq!(result["checked"], true, "{result}");
     for (options, part) in [
         (&["srq", "-q", "9", "-r", "8"][..], "9 queue pairs"),
         (&["rc", "-q", "2"], "--num-qp is for srq"),

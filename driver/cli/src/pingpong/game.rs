@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 
-use super::args::PingpongArgs;
+use super::args::{Kind, PingpongArgs};
 use super::ends::{Ends, PAGE, RECV, SEND};
 use crate::error::CliError;
 
@@ -88,6 +88,9 @@ pub fn play(args: &PingpongArgs, ends: &mut Ends) -> Result<Outcome, CliError> {
 struct Content {
     check: bool,
     client: bool,
+    /// All messages are alike: with many on their way at a time, nothing tells which of them a server sends back.
+    alike: bool,
+    begun: bool,
     random: StdRng,
     sent: Vec<u8>,
     got: Vec<u8>,
@@ -100,6 +103,8 @@ impl Content {
         Content {
             check: args.check,
             client,
+            alike: args.kind == Kind::Srq,
+            begun: false,
             random: StdRng::seed_from_u64(args.nic.faults.seed()),
             sent: vec![0; bytes],
             got: vec![0; bytes],
@@ -108,9 +113,10 @@ impl Content {
 
     /// Prepares the next message. A server sends what it has got.
     fn next(&mut self, ends: &Ends) -> Result<(), CliError> {
-        if !self.check || !self.client {
+        if !self.check || !self.client || self.alike && self.begun {
             return Ok(());
         }
+        self.begun = true;
         self.random.fill_bytes(&mut self.sent);
         for page in (0..self.sent.len()).step_by(PAGE) {
             self.sent[page] = 0;
