@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """All RC operations by chance, both ways, between ferroce and Linux's Soft-RoCE, on a good and on a bad wire."""
 
+import re
 import shutil
 
 from lab import run, rxe
@@ -12,6 +13,8 @@ GOOD = [("good-ipv4", "ipv4", 1024, (2000, 10000), [])]
 # nothing: docs/interop.md.
 FAULTS = ["--loss", "0.01", "--duplicate", "0.01", "--reorder", "0.01", "--faults-on", "both"]
 EMPTY = "--no-empty-rdma"
+# What the wire says at the end that it has done to frames of a direction.
+DONE = re.compile(r"bad wire, frames (sent|received): \d+, of which (\d+) lost, (\d+) doubled, (\d+) overtaken")
 BAD = [
     ("bad-ipv6", "ipv6", 4096, (1000, 10000), [*FAULTS, EMPTY]),
     ("bad-ipv4", "ipv4", 1024, (0, 10000), [*FAULTS, EMPTY]),
@@ -23,7 +26,25 @@ def play(peer, name, case, count, seed):
     before = peer.counters()
     # rxe never sends a fenced request again: docs/interop.md.
     program, _, right = operate(peer, name, case, count, seed, "--wait-for-fences" if case[4] else "")
+    if is_bad(case):
+        was_bad(peer, name, before, program)
     return before, program.pcap, right
+
+
+def is_bad(case):
+    """Whether its wire is bad."""
+    return "--faults-on" in case[4]
+
+
+def was_bad(peer, name, before, program):
+    """Checks that the wire was bad both ways, and that the guest felt it."""
+    done = {way: [int(count) for count in counts] for way, *counts in DONE.findall(program.log.read_text())}
+    peer.task.check("%s: frames were lost, doubled and overtaken both ways" % name,
+                    set(done) == {"sent", "received"} and all(min(counts) > 0 for counts in done.values()), done)
+    now = peer.counters()
+    grown = {key: now[key] - before[key] for key in peer.FELT}
+    peer.task.check("%s: the guest felt it" % name, min(grown.values()) > 0, grown)
+    peer.task.note("%s: of frames sent and received, lost, doubled and overtaken %s; the guest counts %s" % (name, done, grown))
 
 
 def operate(peer, name, case, count, seed, peer_options=""):
@@ -54,12 +75,11 @@ def body(task, arguments):
         if not count:
             continue
         before, pcap, right = play(peer, case[0], case, count, seed)
-        if right and not case[4]:
-            peer.all_accepted(case[0], before, pcap)
         if right:
-            # What a bad wire loses or repeats is right, too.
-            rxe.check_frames(task, case[0], pcap, count)
-    peer.icrcs_right()
+            # The capture has our frames as the wire has left them.
+            peer.all_accepted(case[0], before, pcap, bad=is_bad(case))
+            peer.check_frames(case[0], pcap, count)
+    peer.at_end()
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def play(peer, number, role, case):
     right = code == 0 and other.code == 0 and result.get("ok") is True
     if peer.task.check(what, right, "%s\n%s\n%s" % (result, host.tail(), other)):
         peer.all_accepted(what, before, host.pcap)
-        rxe.check_frames(peer.task, what, host.pcap, int(options.split()[1]))
+        peer.check_frames(what, host.pcap, int(options.split()[1]))
         if arguments[0] == "perf" and role == "client":
             measured(peer.task, what, result, "software model")
 
@@ -75,7 +75,7 @@ def body(task, arguments):
     """Soft-RoCE in a guest and ferroce on the host: ferroce perf with perftest, all seven tests, both ways."""
     peer = rxe.Peer(task)
     peer.play(play, QUICK + (FULL if arguments.full else []))
-    peer.icrcs_right()
+    peer.at_end()
 
 
 if __name__ == "__main__":

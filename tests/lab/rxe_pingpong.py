@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """ferroce pingpong with Debian's ibv_*_pingpong on Linux's Soft-RoCE, either as client and as server."""
 
+import re
+
 from lab import run, rxe
 
 # Tool, kind of GID, options of both sides, options of ferroce.
@@ -13,7 +15,7 @@ QUICK = [
     ("uc", "ipv6", "-n 50 -s 65536 -m 4096 -c -e", []),
     ("ud", "ipv4", "-n 100 -s 2048 -c", []),
     ("ud", "link-local", "-n 100 -s 4096 -c -e", []),
-    ("srq", "ipv6", "-n 200 -s 1000 -m 1024 -q 16 -e", []),
+    ("srq", "ipv6", "-n 200 -s 1000 -m 1024 -q 16 -c -e", []),
 ]
 FULL = [
     ("rc", "ipv4", "-n 500 -s 4096 -m 4096 -c", []),
@@ -26,9 +28,9 @@ FULL = [
     ("uc", "vlan", "-n 100 -s 9000 -m 4096 -c", ["--vlan", str(rxe.VLAN)]),
     ("ud", "ipv6", "-n 500 -s 100 -c", []),
     ("ud", "vlan", "-n 100 -s 1024 -c", ["--vlan", str(rxe.VLAN)]),
-    ("srq", "ipv4", "-n 200 -s 4096 -m 1024 -q 4", []),
-    ("srq", "link-local", "-n 100 -s 9000 -m 4096 -q 8 -e", []),
-    ("srq", "vlan", "-n 100 -s 2000 -m 1024 -q 4", ["--vlan", str(rxe.VLAN)]),
+    ("srq", "ipv4", "-n 200 -s 4096 -m 1024 -q 4 -c", []),
+    ("srq", "link-local", "-n 100 -s 9000 -m 4096 -q 8 -c -e", []),
+    ("srq", "vlan", "-n 100 -s 2000 -m 1024 -q 4 -c", ["--vlan", str(rxe.VLAN)]),
 ]
 
 
@@ -63,7 +65,7 @@ def as_server(peer, name, case):
 
 def under_way(options):
     """Packets of one message and its acknowledgement, on each queue pair."""
-    given = dict(pair.split(maxsplit=1) for pair in options.removesuffix(" -e").lstrip("-").split(" -"))
+    given = dict(re.findall(r"-(\w) (\d+)", options))
     return int(given["q"]) * (-(-int(given["s"]) // int(given["m"])) + 1)
 
 
@@ -74,7 +76,8 @@ def play(peer, number, role, case):
     name = "%02d-%s-%s-%s" % (number, tool, kind, role)
     before = peer.counters()
     program, code, result, other = (as_client if role == "client" else as_server)(peer, name, case)
-    right = code == 0 and other.code == 0 and result.get("ok") is True
+    # Linux's tools say that data are wrong, and end well all the same.
+    right = code == 0 and other.code == 0 and result.get("ok") is True and "invalid data" not in other.out
     peer.task.check(what, right, "%s\n%s\n%s" % (result, program.tail(), other))
     if not right:
         return
@@ -83,14 +86,14 @@ def play(peer, number, role, case):
     # ibv_srq_pingpong counts the messages of all its queue pairs together, and ends with some under way.
     late = under_way(options) if tool == "srq" else 0
     peer.all_accepted(what, before, program.pcap, late)
-    rxe.check_frames(peer.task, what, program.pcap, 2 * int(options.split()[1]))
+    peer.check_frames(what, program.pcap, 2 * int(options.split()[1]))
 
 
 def body(task, arguments):
     """Soft-RoCE in a guest and ferroce on the host: pingpong both ways over IPv4, IPv6 and a VLAN."""
     peer = rxe.Peer(task)
     peer.play(play, QUICK + (FULL if arguments.full else []))
-    peer.icrcs_right()
+    peer.at_end()
 
 
 if __name__ == "__main__":

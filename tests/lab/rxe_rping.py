@@ -58,7 +58,7 @@ def play(peer, number, role, case):
     peer.task.check(what, right, "%s\n%s\n%s" % (result, program.tail(), other))
     if right:
         peer.all_accepted(what, before, program.pcap)
-        rxe.check_frames(peer.task, what, program.pcap, 6 * int(options.split()[1]))
+        peer.check_frames(what, program.pcap, 6 * int(options.split()[1]))
         if mtu:
             found = rxe.path_mtu(program.pcap)
             peer.task.check("%s: the path MTU is in use" % what, found == {mtu}, found)
@@ -69,7 +69,7 @@ def body(task, arguments):
     peer = rxe.Peer(task, listen=(), reach=())
     peer.guest.run("modprobe rdma_ucm")
     peer.play(play, QUICK + (FULL if arguments.full else []))
-    peer.icrcs_right()
+    peer.at_end()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from lab import linux, run, rxe, seats
 # As in the runs of those names: tool, kind of address, options of both sides, options of ferroce.
 PINGPONG = [
     ("rc", "ipv4", "-n 50 -s 4096 -m 1024 -c", []),
-    ("srq", "ipv6", "-n 50 -s 1000 -m 1024 -q 4 -e", []),
+    ("srq", "ipv6", "-n 50 -s 1000 -m 1024 -q 4 -c -e", []),
 ]
 PINGPONG_FULL = [
     ("rc", "link-local", "-n 20 -s 65536 -m 4096 -c -e", []),
@@ -49,7 +49,7 @@ def operations(peer, count):
     before, pcap, right = rxe_operations.play(peer, case[0], case, count, 11)
     if right:
         peer.all_accepted(case[0], before, pcap)
-        rxe.check_frames(peer.task, case[0], pcap, count)
+        peer.check_frames(case[0], pcap, count)
 
 
 def session(task, arguments, peer):
@@ -62,7 +62,9 @@ def session(task, arguments, peer):
     peer.play(rxe_rping.play, RPING + (RPING_FULL if full else []))
     peer.play(rxe_cm.play, CONNECTIONS + (CONNECTIONS_FULL if full else []))
     operations(peer, OPERATIONS[full])
-    peer.icrcs_right()
+    # What was before, between and after, too.
+    rxe.check_frames(task, "the whole wire", peer.capture, OPERATIONS[full])
+    peer.at_end()
     refused = linux.refusals(peer.model)
     task.check("no complaint of the model's", not refused, "\n".join(refused[:10]))
 

@@ -6,11 +6,12 @@ import os
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import time
 
-from . import image, qemu, run, wire
+from . import image, qemu, roce, run, wire
 
 GUEST_MAC = "52:54:00:09:00:02"
 NIC_MAC = "02:fe:44:0c:e0:01"
@@ -23,11 +24,15 @@ PORT = 18515
 # What rdma_rxe counts of things that went wrong on a good wire. What it counts where an answer was late, since other
 # programs had the processors, is not among them (completer_retry_err, duplicate_request).
 FAULTS = ["out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err"]
-ROCE_PORT = 4791
+# Those of them that a bad wire may cause.
+BAD_WIRE = ["out_of_seq_request", "rcvd_seq_err"]
+ROCE_PORT = roce.ROCE_PORT
 # MTU of a port, in bytes of IP, by the path MTU that it makes Linux choose.
 PORT_MTUS = {1024: 1500, 4096: 9000}
 # Opcodes of packets with a path MTU of payload and no further header: SEND first and middle, WRITE and READ response middle.
 WHOLE_PACKETS = (0x00, 0x01, 0x07, 0x0e)
+# Attribute of a connection manager's REQ, and where in it the path MTU stands (IBTA vol. 1, 12.6.5): the high half of the byte.
+CM_REQ, CM_REQ_MTU = 0x0010, 0x4a
 # Bytes before the first frame of a capture file.
 PCAP_HEADER = 24
 
@@ -132,6 +137,8 @@ class Peer:
     DEVICE = "rxe0"
     # MAC address of the guest's end.
     MAC = GUEST_MAC
+    # What it counts when frames to it are lost, doubled, overtaken.
+    FELT = ["duplicate_request", "out_of_seq_request"]
     # How ferroce is run.
     PROGRAM = Program
     # Where programs in the guest find ferroce by TCP.
@@ -225,17 +232,47 @@ class Peer:
                 self.played += 1
                 play(self, self.played, role, case)
 
-    def icrcs_right(self):
-        """Checks that rdma_rxe has told the kernel of no wrong ICRC."""
-        bad = [line for line in self.guest.run("dmesg").out.splitlines() if "rxe" in line and "ICRC" in line]
-        self.task.check("rxe found each ICRC right", not bad, "\n".join(bad[:5]))
+    def at_end(self):
+        """Checks what holds for the whole run, when no program of ferroce's has the wire."""
+        self.wrong_icrcs()
+        told = [line for line in self.guest.run("dmesg").out.splitlines() if "rxe" in line and ("WARN" in line or "BUG" in line)]
+        self.task.check("Linux complains of nothing in rxe", not told, "\n".join(told[:5]))
 
-    def all_accepted(self, what, before, pcap, late=0):
+    def wrong_icrcs(self):
+        """Checks that rdma_rxe, which says nothing of a wrong ICRC, leaves such packets out of its count: `all_accepted` stands
+        on that."""
+        right = roce.datagram((NIC_MAC, ADDRESSES["ipv4"][0]), (self.MAC, ADDRESSES["ipv4"][1]))
+        # In the ICRC, in the payload, and in the BTH's PSN.
+        wrong = [roce.with_flipped(right, at) for at in (-4, -100, 14 + 20 + 8 + 11)]
+        before = self.counters()["rcvd_pkts"]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as port:
+            for batch, counted in (([right], 1), ([*wrong, right], 2)):
+                for frame in batch:
+                    port.sendto(frame, self.end[1])
+                deadline = time.monotonic() + 30
+                while self.counters()["rcvd_pkts"] < before + counted and time.monotonic() < deadline:
+                    pass
+        # rdma_rxe takes them in order. The kernel renews what it tells each 10 ms.
+        self.guest.run("sleep 0.1")
+        grown = self.counters()["rcvd_pkts"] - before
+        self.task.check("rxe counts two packets with the right ICRC, and none of %d with a wrong one" % len(wrong), grown == 2, grown)
+
+    def check_frames(self, what, pcap, at_least):
+        """Checks each frame of a program's. Where QEMU writes all of the wire into one file, its frames are checked at the end,
+        from there."""
+        if self.capture:
+            count = sum(packets(pcap))
+            self.task.check("%s: at least %d RoCE frames" % (what, at_least), count >= at_least, count)
+        else:
+            check_frames(self.task, what, pcap, at_least)
+
+    def all_accepted(self, what, before, pcap, late=0, bad=False):
         """Checks that rdma_rxe has found nothing wrong since `before`, and accepted each packet that we sent: it counts a
         packet when its headers and its ICRC are right, and its queue pair is there. `late` is how many may have come when
-        that was gone."""
+        that was gone; `bad`, whether the wire was."""
         now = self.counters()
-        grown = {name: now[name] - before[name] for name in FAULTS if now[name] != before[name]}
+        names = [name for name in FAULTS if not (bad and name in BAD_WIRE)]
+        grown = {name: now[name] - before[name] for name in names if now[name] != before[name]}
         self.task.check("%s: rxe counts no fault" % what, not grown, grown)
         ours, theirs = packets(pcap)
         accepted, sent = (now[name] - before[name] for name in ("rcvd_pkts", "sent_pkts"))
@@ -260,8 +297,8 @@ def frames(pcap):
     return (frame for _, frame in timed_frames(pcap))
 
 
-# `rest` is what follows the BTH's destination, up to the ICRC.
-Packet = collections.namedtuple("Packet", "time ours family traffic_class opcode becn qpn rest")
+# `kind` is that of its addresses as far as a frame tells, `rest` what follows the BTH's destination, up to the ICRC.
+Packet = collections.namedtuple("Packet", "time ours kind traffic_class opcode becn qpn rest")
 
 
 def roce_packets(pcap):
@@ -279,7 +316,7 @@ def roce_packets(pcap):
         if protocol != 17 or struct.unpack_from(">H", frame, udp + 2)[0] != ROCE_PORT:
             continue
         bth, end = udp + 8, udp + struct.unpack_from(">H", frame, udp + 4)[0]
-        yield Packet(when, frame[6:12] == own, family, traffic_class, frame[bth], frame[bth + 4] >> 6 & 1,
+        yield Packet(when, frame[6:12] == own, "vlan" if at == 18 else family, traffic_class, frame[bth], frame[bth + 4] >> 6 & 1,
                      int.from_bytes(frame[bth + 5:bth + 8], "big"), frame[bth + 8:end - 4])
 
 
@@ -289,6 +326,18 @@ def packets(pcap):
     for packet in roce_packets(pcap):
         counts[not packet.ours] += 1
     return counts
+
+
+def asked_mtu(pcap):
+    """Path MTUs in bytes that connections were asked for with."""
+    sizes = set()
+    for packet in roce_packets(pcap):
+        # After the rest of the BTH and the DETH.
+        mad = packet.rest[4 + 8:]
+        about_connections = packet.opcode == roce.UD_SEND_ONLY and packet.qpn == roce.GSI_QPN
+        if about_connections and struct.unpack_from(">H", mad, 0x10)[0] == CM_REQ:
+            sizes.add(128 << (mad[CM_REQ_MTU] >> 4))
+    return sizes
 
 
 def path_mtu(pcap):
