@@ -16,6 +16,7 @@ QUICK = [
     ("rc", "ipv6", "-n 50 -s 65536 -m 4096 -c -e", []),
     ("uc", "ipv4", "-n 100 -s 4096 -m 1024 -c", []),
     ("ud", "ipv6", "-n 100 -s 2048 -c", []),
+    ("srq", "ipv6", "-n 200 -s 1000 -m 1024 -q 16 -c -e", []),
 ]
 FULL = [
     ("rc", "link-local", "-n 100 -s 5000 -m 256 -c -e", []),
@@ -38,17 +39,21 @@ RPING_FULL = [
     ("ipv4", "-C 10 -V -S 60000", 1024),
     ("ipv6", "-C 10 -V -S 60000", 4096),
 ]
-CONNECTIONS = [("ucmatose", "ipv4", "-c 4 -C 20 -S 3000")]
+CONNECTIONS = [("ucmatose", "ipv4", "-c 4 -C 20 -S 3000"), ("cmtime", "ipv4", "-c 20")]
 CONNECTIONS_FULL = [
     ("ucmatose", "vlan", "-c 2 -C 10 -S 10000", 1024),
     ("ucmatose", "link-local", "-c 2 -C 10 -S 10000", 4096),
     ("udaddy", "vlan", "-c 1 -C 8 -S 1000"),
+    ("cmtime", "ipv6", "-c 50"),
+    ("cmtime", "vlan", "-c 50"),
 ]
 
 
 def body(task, arguments):
     """mlx5_ib in a guest and ferroce on the host: pingpong, perftest, connections both ways, operations with verified data."""
-    peer = ib.Peer(task, listen=(rxe.PORT, rxe_operations.PORT))
+    sync = rxe_cm.SYNC
+    peer = ib.Peer(task, listen=(rxe.PORT, rxe_operations.PORT, sync), reach=(rxe.PORT, sync))
+    rxe_cm.lead_tcp(peer)
     full = arguments.full
     peer.play(rxe_pingpong.play, QUICK + (FULL if full else []))
     peer.play(rxe_perftest.play, rxe_perftest.QUICK + ATOMIC + (rxe_perftest.FULL if full else []))
@@ -63,9 +68,11 @@ def body(task, arguments):
         count = case[3][arguments.full]
         if not count:
             continue
-        _, pcap, right = rxe_operations.play(peer, case[0], case, count, seed)
+        before, pcap, right = rxe_operations.play(peer, case[0], case, count, seed)
+        if right and not rxe_operations.is_bad(case):
+            peer.all_accepted(case[0], before, pcap)
         if right:
-            rxe.check_frames(task, case[0], pcap, count)
+            peer.check_frames(case[0], pcap, count)
     peer.no_complaints()
 
 

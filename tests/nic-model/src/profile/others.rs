@@ -233,6 +233,10 @@ fn later_general(c: &mut CmdHcaCap) {
     c.set_pcam_reg(true);
     c.set_mcam_reg(true);
     c.set_qcam_reg(true);
+    // The counters of a set by which Linux tells packets lost, repeated and refused; QUERY_Q_COUNTER has them on all profiles.
+    c.set_out_of_seq_cnt(true);
+    c.set_retransmission_q_counters(true);
+    c.set_enhanced_error_q_counters(true);
     c.set_device_frequency_mhz(0);
     c.set_device_frequency_khz(156_250);
 }
@@ -250,6 +254,19 @@ mod tests {
             );
         }
         assert!(Profile::by_name("connectx3").is_none());
+    }
+
+    #[test]
+    fn later_nics_offer_the_counters_of_losses_that_linux_asks_for() {
+        for profile in [Profile::connectx5(), Profile::connectx6dx()] {
+            let general: CmdHcaCap = profile.capabilities.current(CapType::GENERAL);
+            let offered = [
+                general.out_of_seq_cnt(),
+                general.retransmission_q_counters(),
+                general.enhanced_error_q_counters(),
+            ];
+            assert_eq!(offered, [true; 3], "{}", profile.name);
+        }
     }
 
     #[test]
