@@ -322,8 +322,8 @@ pub struct ModelArgs {
     pub no_reset: bool,
 
     /// Listen at this unix socket for commands, one a line: `fatal NIC [SYNDROME]` (a fatal firmware error, as the health
-    /// buffer shows it), `health NIC SYNDROME` (one that is not fatal), `release NIC` (the host wants the function back),
-    /// `state NIC`. NICs are numbered from 0.
+    /// buffer shows it), `health NIC SYNDROME` (one that is not fatal), `port NIC down|up [PORT]` (its wire is pulled out or
+    /// plugged in), `release NIC` (the host wants the function back), `state NIC`. NICs are numbered from 0, ports from 1.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
 

@@ -26,6 +26,8 @@ enum Order {
     Health(HealthSyndrome, bool),
     /// It asks its user to let go.
     Release,
+    /// The wire of a port (from 1) is plugged in, or pulled out.
+    Plug(u8, bool),
     /// Says whether it is bus master, how far it is brought up, and how many pages of a host it holds.
     State,
 }
@@ -38,34 +40,51 @@ impl FromStr for Line {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Line, String> {
-        let mut words = text.split_whitespace();
-        let word = words.next().unwrap_or_default();
-        if !["fatal", "health", "release", "state"].contains(&word) {
-            return Err(format!(
-                "no command {word:?}; there are: fatal, health, release, state"
-            ));
-        }
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let word = words.first().copied().unwrap_or_default();
+        let most = match word {
+            "release" | "state" => 0,
+            "fatal" | "health" => 1,
+            "port" => 2,
+            _ => {
+                return Err(format!(
+                    "no command {word:?}; there are: fatal, health, port, release, state"
+                ));
+            }
+        };
         let number = |text: &str| text.parse::<u8>();
-        let nic = words.next().and_then(|text| number(text).ok());
+        let nic = words.get(1).and_then(|text| number(text).ok());
         let nic = nic.ok_or("the NIC's number, from 0, comes second")?;
-        let syndrome = words.next().map(number).transpose();
-        let syndrome = syndrome
-            .map_err(|_| "a syndrome is a number from 0 to 255")?
-            .map(HealthSyndrome);
-        if let Some(more) = words.next() {
+        let rest = words.get(2..).unwrap_or_default();
+        if let Some(more) = rest.get(most) {
             return Err(format!("{more:?} is too much"));
         }
+        let syndrome = || {
+            let text = rest.first().map(|text| number(text).map(HealthSyndrome));
+            text.transpose()
+                .map_err(|_| "a syndrome is a number from 0 to 255")
+        };
         let order = match word {
-            "fatal" => Order::Health(syndrome.unwrap_or(HealthSyndrome::FW_INTERNAL_ERR), true),
-            "health" => Order::Health(syndrome.ok_or("a syndrome comes third")?, false),
+            "fatal" => Order::Health(syndrome()?.unwrap_or(HealthSyndrome::FW_INTERNAL_ERR), true),
+            "health" => Order::Health(syndrome()?.ok_or("a syndrome comes third")?, false),
+            "port" => plug(rest)?,
             "release" => Order::Release,
             _ => Order::State,
         };
-        if syndrome.is_some() && !matches!(order, Order::Health(..)) {
-            return Err(format!("{word} takes no syndrome"));
-        }
         Ok(Line(usize::from(nic), order))
     }
+}
+
+/// What follows `port NIC`.
+fn plug(words: &[&str]) -> Result<Order, String> {
+    let plugged = match words.first() {
+        Some(&"up") => true,
+        Some(&"down") => false,
+        _ => return Err("`up` or `down` comes third".to_string()),
+    };
+    let port = words.get(1).map_or(Ok(1), |text| text.parse());
+    let port = port.map_err(|_| "a port is a number from 1")?;
+    Ok(Order::Plug(port, plugged))
 }
 
 impl Order {
@@ -79,6 +98,12 @@ impl Order {
                 "ok"
             } else {
                 "error: nobody listens"
+            }
+            .to_string(),
+            Order::Plug(port, plugged) => if nic.plug(port, plugged) {
+                "ok"
+            } else {
+                "error: there is no such port"
             }
             .to_string(),
             Order::State => {
@@ -159,6 +184,10 @@ fn answer(client: &UnixStream, runner: &Runner) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use ferroce_nic_model::clock::Nanos;
+    use ferroce_nic_model::link::cable::cable;
+    use ferroce_nic_model::profile::Profile;
+
     use super::*;
 
     #[test]
@@ -168,6 +197,8 @@ mod tests {
         let warm = Order::Health(HealthSyndrome::HIGH_TEMP_ERR, false);
         assert_eq!("health 1 16".parse(), Ok(Line(1, warm)));
         assert_eq!("state 0".parse(), Ok(Line(0, Order::State)));
+        assert_eq!("port 1 down".parse(), Ok(Line(1, Order::Plug(1, false))));
+        assert_eq!("port 0 up 2".parse(), Ok(Line(0, Order::Plug(2, true))));
         for (wrong, part) in [
             ("", "there are: fatal"),
             ("explode 0", "there are: fatal"),
@@ -178,10 +209,28 @@ mod tests {
             ("fatal 0 high", "0 to 255"),
             ("fatal 0 256", "0 to 255"),
             ("fatal 0 1 2", "too much"),
-            ("state 0 1", "no syndrome"),
+            ("state 0 1", "too much"),
+            ("port 0", "comes third"),
+            ("port 0 sideways", "comes third"),
+            ("port 0 up x", "from 1"),
+            ("port 0 up 1 1", "too much"),
         ] {
             let error = wrong.parse::<Line>().unwrap_err();
             assert!(error.contains(part), "{wrong:?}: {error}");
+        }
+    }
+    #[test]
+    fn a_wire_is_pulled_out_and_put_back() {
+        let mut nic = Nic::new(Profile::minimal(), Box::new(cable(8).0));
+        assert_eq!(Order::Plug(1, false).carry_out(&mut nic), "ok");
+        nic.poll(Nanos::ZERO);
+        assert!(!nic.data_plane.line(1).link_up);
+        assert_eq!(Order::Plug(1, true).carry_out(&mut nic), "ok");
+        nic.poll(Nanos::ZERO);
+        assert!(nic.data_plane.line(1).link_up);
+        for port in [0, 2, 255] {
+            let said = Order::Plug(port, false).carry_out(&mut nic);
+            assert!(said.starts_with("error"), "{port}: {said}");
         }
     }
 }

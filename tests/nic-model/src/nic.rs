@@ -12,6 +12,7 @@ use crate::bar::{self, BarTarget};
 use crate::clock::Nanos;
 use crate::engine::DataPlane;
 use crate::engine::interrupts::signal;
+use crate::engine::ports::PortNumber;
 use crate::fw::{Env, Firmware};
 use crate::link::Port;
 use crate::link::cable::cable;
@@ -34,6 +35,8 @@ pub struct Nic {
     pub data_plane: DataPlane,
     /// One for each port of the function.
     ports: Vec<Box<dyn Port>>,
+    /// For each port, whether its wire is plugged in.
+    plugged: Vec<bool>,
     /// Frames of this turn; empty between turns.
     incoming: VecDeque<Frame>,
     bar_bytes: u64,
@@ -61,6 +64,7 @@ impl Nic {
             data_plane: DataPlane::with_ports(limits, profile.mac, profile.ports()),
             bar_bytes: profile.bar_bytes(),
             firmware: Firmware::new(profile),
+            plugged: vec![true; wires.len()],
             ports: wires,
             incoming: VecDeque::new(),
             firmware_due: true,
@@ -91,6 +95,14 @@ impl Nic {
     /// Each port's wire, from port 1 on.
     pub fn ports(&mut self) -> impl Iterator<Item = &mut Box<dyn Port>> {
         self.ports.iter_mut()
+    }
+
+    /// Pulls the wire of a port (from 1) out of this NIC, or puts it back in. While it is out the link is down and frames are
+    /// lost, in both directions; what is at the wire's other end notices nothing else. False if there is no such port.
+    pub fn plug(&mut self, port: PortNumber, plugged: bool) -> bool {
+        let index = usize::from(port).wrapping_sub(1);
+        let found = self.plugged.get_mut(index);
+        found.map(|state| *state = plugged).is_some()
     }
 
     /// Bytes of BAR 0.
@@ -273,8 +285,11 @@ impl Nic {
     /// there was something; call it again then.
     pub fn poll(&mut self, now: Nanos) -> bool {
         let mut worked = false;
-        for (port, number) in self.ports.iter_mut().zip(1..) {
+        for ((port, plugged), number) in self.ports.iter_mut().zip(&self.plugged).zip(1..) {
             port.recv_into(now, RECEIVE_BURST, &mut self.incoming);
+            if !plugged {
+                self.incoming.clear();
+            }
             for frame in self.incoming.drain(..) {
                 self.data_plane.receive_at(now, number, frame);
                 worked = true;
@@ -282,8 +297,11 @@ impl Nic {
         }
         worked |= self.run_firmware(now);
         worked |= self.data_plane.run(now);
-        for (port, number) in self.ports.iter_mut().zip(1..) {
+        for ((port, plugged), number) in self.ports.iter_mut().zip(&self.plugged).zip(1..) {
             let frames = self.data_plane.frames_to_send(number);
+            if !plugged {
+                frames.clear();
+            }
             if !frames.is_empty() {
                 port.send_all(now, frames);
                 worked = true;
@@ -295,9 +313,9 @@ impl Nic {
     fn run_firmware(&mut self, now: Nanos) -> bool {
         let timed = self.firmware.next_timeout_ns().is_some_and(|at| at <= now.get());
         let mut link_changed = false;
-        for (port, number) in self.ports.iter().zip(1..) {
+        for ((port, plugged), number) in self.ports.iter().zip(&self.plugged).zip(1..) {
             let line = self.data_plane.line_mut(number);
-            let link_up = port.is_up();
+            let link_up = *plugged && port.is_up();
             link_changed |= std::mem::replace(&mut line.link_up, link_up) != link_up;
         }
         if !(self.firmware_due || timed || link_changed) {

@@ -98,6 +98,26 @@ fn g06_events_of_a_port_reach_its_subscribers_once_and_nobody_elses() {
 }
 
 #[test]
+fn a_wire_that_is_pulled_out_of_one_nic_is_down_there_alone() {
+    let rig = TwoPorts::new();
+    let (context, peer) = (rig.open(0), rig.open(1));
+    let events = [&context, &peer].map(|context| port(context, SECOND).subscribe().expect("a subscription"));
+    let state = |context| port(context, SECOND).attributes().expect("attributes").state;
+    for (plugged, change, wanted) in [
+        (false, PortChange::DOWN, PortState::Down),
+        (true, PortChange::ACTIVE, PortState::Active),
+    ] {
+        let found = rig.testbed.with_nic(0, |nic| nic.plug(SECOND.get(), plugged));
+        assert_eq!(found, Some(true));
+        assert_eq!(next(&events[0]), changed(SECOND, change));
+        assert_eq!((state(&context), state(&peer)), (wanted, PortState::Active));
+    }
+    assert_eq!(rig.testbed.with_nic(0, |nic| nic.plug(3, false)), Some(false));
+    assert_eq!(events[1].next_event(), None);
+    rig.assert_clean();
+}
+
+#[test]
 fn g06_a_port_that_is_down_leaves_the_other_as_it_is() {
     let rig = TwoPorts::new();
     let context = rig.open(0);
