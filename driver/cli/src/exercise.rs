@@ -1,6 +1,7 @@
 //! `ferroce exercise`, hidden: a program that holds a NIC and does one step after the other, for the tests of whole
 //! machines (tests/lab).
 
+mod gone;
 mod traffic;
 mod vectors;
 
@@ -12,11 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ferroce::context::{Context, OpenConfig};
+use ferroce::events::AsyncEvent;
 use ferroce::function::{self, FunctionAddress, PciFunction};
 use ferroce::mem::{AllocOptions, PageKind};
-use ferroce::verbs::{Access, Cq, CqConfig, CqPoller, Mr, Pd};
+use ferroce::verbs::{Access, Cq, CqConfig, CqPoller, Mr, Pd, Qp};
 
-use self::traffic::Traffic;
+use self::traffic::{Traffic, Way};
 use crate::args::ExerciseArgs;
 use crate::error::{CliError, chain};
 use crate::output::say;
@@ -41,6 +43,8 @@ pub enum Step {
     Drop,
     /// Reset the function while the NIC is up.
     Reset,
+    /// Wait for an asynchronous event.
+    Event,
     /// Wait until the device is gone; then nothing may work any more.
     Gone,
     /// Let go of everything; whether the shutdown was in order does not matter.
@@ -71,6 +75,7 @@ impl FromStr for Step {
             "huge-region" => Step::Region(bytes()?, PageKind::Huge2M),
             "drop" => Step::Drop,
             "reset" => Step::Reset,
+            "event" => Step::Event,
             "gone" => Step::Gone,
             "let-go" => Step::LetGo,
             "close" => Step::Close,
@@ -84,7 +89,10 @@ impl FromStr for Step {
 /// What a program with an open NIC has. Fields go in this order.
 struct Held {
     regions: Vec<Mr>,
-    _cq: (Cq, CqPoller),
+    /// Connected with itself.
+    qp: Option<Qp>,
+    poller: CqPoller,
+    cq: Cq,
     pd: Pd,
     context: Arc<Context>,
 }
@@ -145,28 +153,29 @@ fn take(
             Ok("function reset".to_string())
         }
         Step::Traffic(count) => {
-            let traffic = Traffic::new(&holder.context, &holder.pd, *count)?;
-            say!("{count} queue pairs are busy");
-            traffic.run()?;
+            Traffic::new(&holder.context, &holder.pd, *count)?.run()?;
             Ok("ended".to_string())
         }
         Step::Vectors => {
             let count = vectors::each_announces(&holder.context, &holder.pd)?;
             Ok(format!("{count} announced"))
         }
-        Step::Gone => gone(holder),
+        Step::Event => event(&holder.context),
+        Step::Gone => gone::wait(holder),
         Step::LetGo => {
             *held = None;
             Ok("let go".to_string())
         }
         Step::Close => match held.take() {
             Some(Held {
-                context,
                 regions,
-                _cq,
+                qp,
+                poller,
+                cq,
                 pd,
+                context,
             }) => {
-                drop((regions, _cq, pd));
+                drop((regions, qp, poller, cq, pd));
                 let report = context.close().map_err(failed)?;
                 Ok(format!(
                     "{} of {} pages back",
@@ -204,30 +213,24 @@ fn open(device: &FunctionAddress, huge: bool, wide: bool) -> Result<Held, CliErr
         source: Box::new(source),
     })?;
     let pd = Pd::alloc(&context).map_err(failed)?;
-    let cq = Cq::create(&context, CqConfig::new(64)).map_err(failed)?;
+    let (cq, poller) = Cq::create(&context, CqConfig::new(64)).map_err(failed)?;
+    let qp = Way::to_itself(&context)?.connected(&pd, &cq)?;
     Ok(Held {
         regions: Vec::new(),
-        _cq: cq,
+        qp: Some(qp),
+        poller,
+        cq,
         pd,
         context,
     })
 }
 
-/// Waits until the device is gone, and says what a verb says then.
-fn gone(held: &Held) -> Result<String, CliError> {
-    let deadline = Instant::now() + PATIENCE;
-    while held.context.failure().is_none() {
-        if Instant::now() > deadline {
-            return Err(CliError::Other("the device did not go away".to_string()));
-        }
-        // By an event: nobody has to ask.
-        let _ = held.context.wait_event(Instant::now() + LOOK);
-    }
-    match Mr::alloc(&held.pd, 4096, Access::all()) {
-        Ok(_) => Err(CliError::Other(
-            "a region could be registered on a device that is gone".to_string(),
-        )),
-        Err(error) => Ok(chain(&error)),
+/// Waits for the next asynchronous event, and says what it is.
+fn event(context: &Context) -> Result<String, CliError> {
+    match context.wait_event(Instant::now() + PATIENCE) {
+        Some(AsyncEvent::Port { port, change }) => Ok(format!("port {port}: {change}")),
+        Some(other) => Ok(format!("{other:?}")),
+        None => Err(CliError::Other("no event came".to_string())),
     }
 }
 
@@ -249,6 +252,7 @@ mod tests {
     #[test]
     fn steps_have_names() {
         assert_eq!("open".parse(), Ok(Step::Open));
+        assert_eq!("event".parse(), Ok(Step::Event));
         assert_eq!("region=4096".parse(), Ok(Step::Region(4096, PageKind::Normal)));
         assert_eq!("file=/tmp/x".parse(), Ok(Step::File("/tmp/x".into())));
         assert!("region=x".parse::<Step>().is_err());

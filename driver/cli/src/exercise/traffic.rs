@@ -12,6 +12,7 @@ use ferroce::verbs::{
 
 use super::failed;
 use crate::error::CliError;
+use crate::output::say;
 
 /// Bytes of a WRITE.
 const BYTES: usize = 64 << 10;
@@ -71,8 +72,9 @@ impl Traffic {
         })
     }
 
-    /// Keeps them busy until something fails.
+    /// Keeps them busy until something fails. Says so when as many WRITEs as there are queue pairs have completed.
     pub fn run(mut self) -> Result<(), CliError> {
+        let mut completed = 0;
         let sges = [self.region.sge(0..BYTES).map_err(failed)?];
         let op = SendOp::Write {
             data: Payload::Gather(&sges),
@@ -89,11 +91,17 @@ impl Traffic {
                 qp.ring_send();
             }
             self.poller.wait(Instant::now() + PATIENCE).map_err(failed)?;
-            self.poller
+            let count = self
+                .poller
                 .poll(1024, |wc| wrong = wc.result().err().map(failed).or(wrong.take()))
                 .map_err(failed)?;
             if let Some(error) = wrong {
                 return Err(error);
+            }
+            let before = completed;
+            completed += count;
+            if before < self.qps.len() && completed >= self.qps.len() {
+                say!("{} queue pairs are busy", self.qps.len());
             }
         }
     }
