@@ -6,7 +6,7 @@ import json
 from lab import linux, run
 
 FAST = ["minimal", "connectx4"]
-OTHERS = ["connectx5", "connectx6dx", "vf"]
+OTHERS = ["connectx5", "connectx6dx", "vf", "minimal-vf"]
 ADDRESS = "$(basename $(dirname $(grep -l 0x15b3 /sys/bus/pci/devices/*/vendor)))"
 REPORTERS = {"fw", "fw_fatal", "tx", "rx"}
 DRIVER = "/sys/bus/pci/drivers/mlx5_core"

@@ -461,6 +461,8 @@ pub enum Profile {
     Connectx6dx,
     /// A virtual function.
     Vf,
+    /// A virtual function with the least that drivers need.
+    MinimalVf,
 }
 
 /// Where a model's frames go.

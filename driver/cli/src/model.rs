@@ -197,6 +197,7 @@ fn profile(kind: Profile, no_reset: bool) -> NicProfile {
         Profile::Connectx5 => NicProfile::connectx5(),
         Profile::Connectx6dx => NicProfile::connectx6dx(),
         Profile::Vf => NicProfile::vf(),
+        Profile::MinimalVf => NicProfile::minimal_vf(),
     };
     if no_reset {
         profile.without_reset()

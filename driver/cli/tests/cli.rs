@@ -422,7 +422,7 @@ fn the_demo_tells_machines_all_in_one_json_object() {
     for gid in ["roce-v2-link-local", "3"] {
         assert_eq!(demo_json(&["--gid", gid])["gid"], gid);
     }
-    for profile in ["minimal", "connectx5", "connectx6dx", "vf"] {
+    for profile in ["minimal", "connectx5", "connectx6dx", "vf", "minimal-vf"] {
         demo_json(&["--profile", profile]);
     }
 }

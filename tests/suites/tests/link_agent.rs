@@ -142,6 +142,7 @@ fn every_kind_of_nic_has_an_agent() {
         Profile::connectx5(),
         Profile::connectx6dx(),
         Profile::vf(),
+        Profile::minimal_vf(),
     ];
     for profile in profiles {
         let name = format!("{:?}", profile.device_id);

@@ -6,6 +6,7 @@
 //! | [`Profile::minimal`] | the smallest set of capabilities with which Linux and rdma-core still work |
 //! | [`Profile::connectx5`], [`Profile::connectx6dx`] | the ConnectX-4's, with what the later chips add that a RoCE driver sees; not recorded from silicon |
 //! | [`Profile::vf`] | a virtual function of the ConnectX-4 |
+//! | [`Profile::minimal_vf`] | a virtual function with what `minimal` has |
 
 mod caps;
 mod others;

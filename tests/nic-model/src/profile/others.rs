@@ -25,6 +25,7 @@ impl Profile {
             Profile::connectx5(),
             Profile::connectx6dx(),
             Profile::vf(),
+            Profile::minimal_vf(),
         ]
     }
 
@@ -144,16 +145,32 @@ impl Profile {
         profile.boot_pages = 6;
         profile.init_pages = 1_280;
         profile.object_pages = 512;
-        profile.edit_general(|c| {
+        profile.manages_nothing();
+        profile
+    }
+
+    /// A virtual function with the least that drivers need.
+    pub fn minimal_vf() -> Profile {
+        let mut profile = Profile::minimal();
+        profile.name = "minimal-vf";
+        profile.device_id = 0x1018;
+        profile.is_vf = true;
+        profile.msix_vectors = 12;
+        profile.manages_nothing();
+        profile
+    }
+
+    /// Takes away what only a physical function may do to the others and to the switch between them.
+    fn manages_nothing(&mut self) {
+        self.edit_general(|c| {
             c.set_vport_group_manager(false);
             c.set_vhca_group_manager(false);
             c.set_eswitch_manager(false);
             c.set_nic_vport_change_event(false);
             fits(c.set_log_max_l2_table(0));
         });
-        profile.capabilities.remove(CapType::ESWITCH);
-        profile.capabilities.remove(CapType::ESWITCH_FLOW_TABLE);
-        profile
+        self.capabilities.remove(CapType::ESWITCH);
+        self.capabilities.remove(CapType::ESWITCH_FLOW_TABLE);
     }
 }
 
