@@ -6,7 +6,7 @@ import subprocess
 
 import linux_ib
 import vfio_provider
-from lab import linux, run, wire
+from lab import ending, linux, run, wire
 
 # What gives each kind of work request once, in either direction: the recorded NIC is the client of most and the server
 # of those whose server does other things. perftest wants five iterations at least.
@@ -94,7 +94,7 @@ def body(task, arguments):
         return
     command = ["cargo", "run", "-q", "-p", "ferroce-compare", "--", "check", "--linux", str(task.folder / "linux.jsonl"),
                "--rdma-core", str(task.folder / "rdma-core.jsonl")]
-    compared = subprocess.run(command, capture_output=True, text=True, cwd=run.image.TOP)
+    compared = subprocess.run(command, capture_output=True, text=True, cwd=run.image.TOP, preexec_fn=ending.with_this_process)
     task.check("no difference to ferroce without a reason", compared.returncode == 0, compared.stdout + compared.stderr)
 
 

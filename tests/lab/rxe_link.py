@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 
-from lab import run, rxe, wire
+from lab import ending, run, rxe, wire
 
 MAC, GUEST = rxe.NIC_MAC, rxe.GUEST_MAC
 # Another MAC address for the guest's end, as if another station had its addresses now.
@@ -29,7 +29,8 @@ class Link:
         line = [str(task.ferroce), "link", "--json", "--device", device, "--mac", MAC, *options]
         self.stderr = open(self.log, "wb")
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.stderr, text=True,
-                                        env={**os.environ, "RUST_LOG": "warn"}, start_new_session=True)
+                                        env={**os.environ, "RUST_LOG": "warn"}, start_new_session=True,
+                                        preexec_fn=ending.with_this_process)
         self.events = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         task.parts.append(self)

@@ -17,6 +17,8 @@ import re
 import shutil
 import subprocess
 
+from . import ending
+
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parents[2]
 CACHE = TOP / "target" / "lab"
@@ -216,7 +218,8 @@ def run(command, log, cwd=None):
     ImageError with the end of that output.
     """
     with open(log, "wb") as out:
-        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd).returncode
+        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd,
+                              preexec_fn=ending.with_this_process).returncode
     if code != 0:
         tail = log.read_text(errors="replace").splitlines()[-20:]
         raise ImageError("%s failed (%s):\n%s" % (command[0], log, "\n".join(tail)))

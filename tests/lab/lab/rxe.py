@@ -80,7 +80,8 @@ class Program:
         self.output = open(self.log, "wb")
         environment = {**os.environ, "RUST_LOG": "warn,ferroce_nic_model=info"}
         self.process = subprocess.Popen(self.line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=self.output, env=environment, start_new_session=True)
+                                        stderr=self.output, env=environment, start_new_session=True,
+                                        preexec_fn=run.ending.with_this_process)
         return self
 
     def listening(self, port, timeout=60):
