@@ -47,6 +47,7 @@ def spoken(task, guest, what):
 def body(task, _arguments):
     """A fatal firmware error injected into the model, and mlx5_core's recovery."""
     control = task.folder / "control.sock"
+    task.expect(kernel=RECOVERY)
     model = task.model("nics", nics=2, options=["--profile", "connectx5", "--control", str(control)])
     guest = task.guest("guest", models=model.sockets)
     linux.load(guest, "mlx5_core")
@@ -78,8 +79,6 @@ def body(task, _arguments):
     shown = guest.run(HEALTH % "dump show" + " >/tmp/dump; wc -c </tmp/dump; grep -c crdump /tmp/dump", check=False)
     task.check("devlink: a dump of the device's registers", shown.code == 0, shown)
     guest.run("rmmod mlx5_core", timeout=120)
-    refused = linux.refusals(model)
-    task.check("no complaint of the model's", not refused, "\n".join(refused[:10]))
 
 
 if __name__ == "__main__":

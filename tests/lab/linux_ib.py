@@ -155,10 +155,6 @@ def one_profile(task, arguments, profile):
         congestion(task, guests[1], guests[0], gid)
         pause(task, guests[1], guests[0], device)
     for guest, model in zip(guests, models):
-        wrong = linux.complaints(guest.run("dmesg").out, profile)
-        task.check("%s: no complaint of Linux's" % guest.name, not wrong, "\n".join(wrong))
-        refused = linux.refusals(model)
-        task.check("%s: no complaint of the model's" % guest.name, not refused, "\n".join(refused[:10]))
         guest.stop()
         # Only then is all of its capture in the file.
         model.stop()

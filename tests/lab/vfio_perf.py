@@ -5,7 +5,7 @@ connection manager."""
 import json
 
 import rxe_perftest
-from lab import linux, rxe
+from lab import rxe
 from lab.run import as_json, main
 from vfio_two_guests import FERROCE, NIC, two_ends
 
@@ -72,8 +72,6 @@ def body(run, arguments):
     for number, case in enumerate([(*case, False) for case in BY_TCP] + [(*case, True) for case in BY_CM]):
         one(run, guests, number, case)
     for model, guest in zip(models, guests):
-        refused = linux.refusals(model)
-        run.check("no complaint of %s" % model.name, not refused, "\n".join(refused[:10]))
         guest.stop()
         # Only then is all of its capture in the file.
         model.stop()

@@ -18,6 +18,8 @@ def one_profile(task, profile, tests=TRAFFIC, options=()):
     """The tests on a NIC of a kind."""
     tree = packages.source("rdma-core", task.note)
     scapy = packages.binary("python3-scapy", task.note)
+    # The provider leaves pages to the reset that comes when its files close, and takes their maps away before.
+    task.expect(model=[linux.UNMAPPED])
     model = task.model(profile, options=["--profile", profile, "--mac", MAC, *options])
     guest = task.guest("guest-" + profile, models=model.sockets, iommu=True)
     shutil.copytree(tree / "tests", guest.share / "rdma-core/tests", dirs_exist_ok=True)
@@ -29,9 +31,6 @@ def one_profile(task, profile, tests=TRAFFIC, options=()):
         result = guest.run(TESTS.format(nic=NIC, mac=MAC, test=test), timeout=300, check=False)
         right = result.code == 0 and "OK" in result.out and "skipped" not in result.out
         task.check("%s: %s" % (profile, test), right, result)
-    # The provider leaves pages to the reset that comes when its files close, and takes their maps away before.
-    refused = [line for line in linux.refusals(model) if "pages that the firmware holds were unmapped" not in line]
-    task.check("%s: no complaint of the model's" % profile, not refused, "\n".join(refused[:10]))
     guest.stop()
 
 

@@ -27,8 +27,7 @@ def two_ends(run, options=()):
 
 def body(run, arguments):
     """The demo between two guests; what the sides tell each other goes over virtio-net."""
-    models, guests = two_ends(run)
-    sender, receiver = guests
+    _, (sender, receiver) = two_ends(run)
     for gid in ("roce-v2-ipv4", "roce-v2-ipv6", "roce-v1") if arguments.full else ("roce-v2-ipv4",):
         listening = receiver.run_in_background("%s demo --listen 7000 --device %s --gid %s --out /tmp/copy; sha256sum /tmp/copy"
                                                % (FERROCE, NIC, gid), timeout=180)
@@ -42,9 +41,6 @@ def body(run, arguments):
         copy = re.search(r"([0-9a-f]{64})  /tmp/copy", heard.out)
         run.check("%s: the copy is the file" % gid, copy and copy.group(1) == sent["sha256"], heard)
         run.note("%s, %s" % (sent["bandwidth"], {k: v for k, v in sent["counters"].items() if v}))
-    for model in models:
-        refused = linux.refusals(model)
-        run.check("no complaint of %s" % model.name, not refused, "\n".join(refused[:10]))
 
 
 if __name__ == "__main__":

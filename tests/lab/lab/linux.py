@@ -3,6 +3,11 @@
 import re
 import socket
 
+# Signs of trouble in any kernel.
+TROUBLE = re.compile(r"WARNING:|BUG:|Oops|Call Trace|hw csum failure|soft lockup|hard LOCKUP|blocked for more than|"
+                     r"general protection fault|Kernel panic|DMAR: .*[Ff]ault|AER: .*[Ee]rror")
+# Whose every line has to be known.
+WATCHED = re.compile(r"mlx5|infiniband|vfio", re.IGNORECASE)
 # What the driver says of any card.
 ORDINARY = [
     r"firmware version: ",
@@ -16,10 +21,21 @@ ORDINARY = [
     r": Port: \d+ Link (ACTIVE|DOWN)",
     # Registers of a vfio-user device are written word by word, so this is right.
     r"mlx5_core_test_wc.*Write combining is not supported",
-    r"E-Switch: ",
-    r"enabling device",
+    r"E-Switch: Total vports \d+, per vport: max uc\(\d+\) max mc\(\d+\)$",
+    r"E-Switch: (Unload vfs|Enable|Disable): mode\(LEGACY\), nvfs\(0\), (necvfs\(0\), )?active vports\(\d+\)$",
+    r"E-Switch: cleanup$",
+    r": enabling device \([0-9a-f]{4} -> [0-9a-f]{4}\)$",
     r"(entered|left) promiscuous mode",
     r"S-tagged traffic will be dropped while C-tag vlan stripping is enabled",
+]
+# What vfio-pci says of any device, and the kernel of VFIO itself.
+VFIO = [
+    r"VFIO - User Level meta-driver version: ",
+    r"vfio-pci \S+: (resetting|reset done)$",
+]
+# What Soft-RoCE says.
+RXE = [
+    r"infiniband rxe\d+: (set (active|down)|added \w+)$",
 ]
 # What it says where the capabilities are those of the recorded ConnectX-4 (firmware of 2016).
 OLD_FIRMWARE = [
@@ -27,27 +43,28 @@ OLD_FIRMWARE = [
     r"invalid device_frequency_khz, aborting HW clock init",
 ]
 PATIENCE = 120
+# What a model says when a process's memory goes before its NIC is reset.
+UNMAPPED = "pages that the firmware holds were unmapped"
 
 
-def complaints(dmesg, profile, expected=()):
-    """Lines of mlx5 that a real card would not cause, and whatever warns of the kernel itself.
+def complaints(text, profile, expected=()):
+    """Lines of a kernel's messages that speak of trouble, and those of mlx5 and VFIO that a real card would not cause.
 
-    `expected` is what it says of a real card when such a thing happens to it.
+    `expected` is what they say of a real card when such a thing happens to it.
     """
-    known = ORDINARY + list(expected) + (OLD_FIRMWARE if profile != "minimal" else [])
+    known = ORDINARY + VFIO + RXE + list(expected) + (OLD_FIRMWARE if not profile.startswith("minimal") else [])
+    known = re.compile("|".join(known))
     wrong = []
-    for line in dmesg.splitlines():
-        if re.search(r"WARNING:|BUG:|Oops|Call Trace|hw csum failure|soft lockup|hung task", line):
-            wrong.append(line)
-        elif re.search(r"mlx5|infiniband", line) and not any(re.search(known_line, line) for known_line in known):
+    for line in text.splitlines():
+        if TROUBLE.search(line) or WATCHED.search(line) and not known.search(line):
             wrong.append(line)
     return wrong
 
 
-def refusals(model):
-    """Commands that the model refused, and rules that the host broke, by its log."""
-    text = model.log.read_text(errors="replace")
-    return [line for line in text.splitlines() if " WARN " in line or " ERROR " in line]
+def refusals(model, expected=()):
+    """Commands that the model refused, and rules that the host broke, by its log, without those that are expected."""
+    wrong = [line for line in model.said().splitlines() if re.search(r" WARN | ERROR |panicked at", line)]
+    return [line for line in wrong if not any(re.search(known, line) for known in expected)]
 
 
 def tell(path, command):
@@ -76,7 +93,13 @@ def netdev(guest, driver="mlx5_core"):
 def address(guest, device, ip):
     """Brings a network device up with an address; returns when its link is up."""
     guest.run("ip link set %s up && ip addr add %s dev %s" % (device, ip, device))
-    guest.run("for i in $(seq 100); do grep -q 1 /sys/class/net/%s/carrier && exit 0; sleep 0.1; done; exit 1" % device)
+    carrier(guest, device, True)
+
+
+def carrier(guest, device, up, check=True):
+    """Returns when a network device's link is up, or down."""
+    return guest.run("for i in $(seq 100); do grep -q %d /sys/class/net/%s/carrier && exit 0; sleep 0.1; done; exit 1"
+                     % (up, device), check=check)
 
 
 def statistics(guest, device):

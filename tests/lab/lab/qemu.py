@@ -148,6 +148,10 @@ class Guest:
         self.control = control
         # A file to which QEMU writes the frames of the first netdev.
         self.capture = capture
+        # The models (run.Model) behind `models`.
+        self.nic_models = []
+        # Bytes of the console before it was told to end.
+        self.console_end = None
         self.process = None
         self.numbers = iter(range(1, 1 << 30))
         self.running = {}
@@ -277,6 +281,12 @@ class Guest:
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:])
 
+    def kernel_said(self):
+        """The kernel's messages on the console, since QEMU was started, until the guest was told to end."""
+        path = self.folder / "console.log"
+        data = path.read_bytes() if path.exists() else b""
+        return data[:self.console_end].decode(errors="replace")
+
     def standing(self):
         """What it has done last and what it is doing, for `Run.where`."""
         now = ["$ %s\n%s[still running]" % (running.command, running.so_far()[-4000:])
@@ -296,8 +306,7 @@ class Guest:
         try:
             if self.ready.is_set() and self.process.poll() is None:
                 (self.folder / "dmesg.log").write_text(self.run("dmesg", timeout=20, check=False).out)
-                self.agent.sendall(b'{"end": true}\n')
-                self.process.wait(timeout=15)
+                self._end()
         except (GuestError, OSError, subprocess.TimeoutExpired):
             pass
         finally:
@@ -305,6 +314,15 @@ class Guest:
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.stderr.close()
+
+    def _end(self):
+        """Asks it to end. A kernel that goes down under its init panics, which is no complaint."""
+        self.console_end = (self.folder / "console.log").stat().st_size
+        with contextlib.ExitStack() as stack:
+            for model in self.nic_models:
+                stack.enter_context(model.while_a_guest_goes_down())
+            self.agent.sendall(b'{"end": true}\n')
+            self.process.wait(timeout=15)
 
     def __enter__(self):
         self.start()

@@ -1,6 +1,7 @@
 """A lab run: a folder, the models and guests that were started, what was checked, and their end whatever happens."""
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import threading
 import time
 import traceback
 
-from . import accel, ending, image, qemu, relay
+from . import accel, ending, image, linux, qemu, relay
 
 RUNS = image.CACHE / "runs"
 
@@ -52,9 +53,15 @@ class Model:
             path.unlink(missing_ok=True)
             line += ["--socket", str(path)]
         self.line = line + list(options)
+        named = self.line[self.line.index("--profile") + 1] if "--profile" in self.line else None
+        self.profile = named or "connectx4"
         self.environment = {**os.environ, "RUST_LOG": log}
         self.process = None
         self.starts = 0
+        # Its exit status, unless it was killed.
+        self.code = None
+        # Parts of the log, from and to, from while a guest went down.
+        self.going_down = []
 
     def start(self):
         """Starts it; returns when it listens. What one that was killed has logged and traced stays."""
@@ -85,6 +92,24 @@ class Model:
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n".join([line for line in text.splitlines() if " TRACE " not in line][-lines:])
 
+    def said(self):
+        """Its log, without what it said while a guest went down: Linux's mlx5_core tears the NIC down then without a word to its
+        netdev, which may ring doorbells that are gone."""
+        data, begin, parts = self.log.read_bytes() if self.log.exists() else b"", 0, []
+        for start, end in self.going_down:
+            parts.append(data[begin:start])
+            begin = end
+        return b"".join([*parts, data[begin:]]).decode(errors="replace")
+
+    @contextlib.contextmanager
+    def while_a_guest_goes_down(self):
+        """What it says meanwhile is not held against anybody."""
+        start = self.log.stat().st_size
+        try:
+            yield
+        finally:
+            self.going_down.append((start, self.log.stat().st_size))
+
     def kill(self):
         """Ends it as a crash would."""
         self.process.kill()
@@ -93,17 +118,17 @@ class Model:
 
     def stop(self):
         """Ends it; its exit status."""
-        if self.process is None:
-            return None
+        if self.process is None or self.stderr.closed:
+            return self.code
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(timeout=10)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-        code = self.process.wait()
+        self.code = self.process.wait()
         self.stderr.close()
-        return code
+        return self.code
 
 
 class Run:
@@ -123,6 +148,7 @@ class Run:
         self.results = []
         self.image = None
         self.hurry = False
+        self.expected = {"kernel": [], "model": []}
 
     def alone(self):
         """What keeps another run out of the folder for as long as it is open: wires have their sockets there."""
@@ -161,6 +187,7 @@ class Run:
         guest = qemu.Guest(self.image, self.folder, name, **options)
         if not (guest.share / "ferroce").exists():
             shutil.copy(self.ferroce, guest.share / "ferroce")
+        guest.nic_models = [part for part in self.models() if set(part.sockets) & set(guest.models)]
         self.parts.append(guest)
         guest.start()
         guest.wait_ready()
@@ -173,23 +200,55 @@ class Run:
         self.note("%s  %s%s" % ("ok   " if right else "WRONG", what, "" if right or not found else ": %s" % (found,)))
         return bool(right)
 
+    def models(self):
+        """All models that were started."""
+        return [part for part in self.parts if isinstance(part, Model)]
+
+    def expect(self, kernel=(), model=()):
+        """What kernels, or models, will say in this run that they don't in others: regular expressions."""
+        self.expected["kernel"] += kernel
+        self.expected["model"] += model
+
+    def last_words(self):
+        """Checks, when all has ended, what kernels and models had to say from start to end, and how the models ended."""
+        for guest in self.parts:
+            if isinstance(guest, qemu.Guest):
+                profiles = [model.profile for model in guest.nic_models if not model.profile.startswith("minimal")]
+                wrong = linux.complaints(guest.kernel_said(), (profiles or ["minimal"])[0], self.expected["kernel"])
+                self.check("%s: its kernel has nothing to complain of" % guest.name, not wrong, "\n".join(wrong[:10]))
+        for model in self.models():
+            wrong = linux.refusals(model, self.expected["model"])
+            self.check("%s: the model has nothing to complain of" % model.name, not wrong, "\n".join(wrong[:10]))
+            self.check("%s: the model ends in order" % model.name, model.code in (0, None), "%s; %s" % (model.code, model.tail(5)))
+
     def where(self):
         """Where each part stands, for a run that failed."""
         for part in self.parts:
             process = getattr(part, "process", None)
             state = "" if process is None else " (running)" if process.poll() is None else " (ended)"
             print("---- %s%s, where it stands:" % (part.name, state))
-            print(part.standing() if isinstance(part, qemu.Guest) else part.tail())
+            try:
+                print(part.standing() if isinstance(part, qemu.Guest) else part.tail())
+            except Exception as error:  # noqa: BLE001 (the others are to be shown all the same)
+                print("can't be told: %r" % error)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         for part in reversed(self.parts):
-            if self.hurry and isinstance(part, qemu.Guest):
-                part.kill()
-            part.stop()
+            try:
+                if self.hurry and isinstance(part, qemu.Guest):
+                    part.kill()
+                part.stop()
+            except Exception as error:  # noqa: BLE001 (the others have to end all the same)
+                self.check("%s ends" % part.name, False, repr(error))
+                traceback.print_exc()
+
+    def write(self):
+        """Writes the results down; which of them are wrong."""
         (self.folder / "results.json").write_text(json.dumps(self.results, indent=1))
+        return [result for result in self.results if not result["ok"]]
 
 
 def main(name, body, options=lambda parser: None):
@@ -214,13 +273,15 @@ def main(name, body, options=lambda parser: None):
     with Run(name, arguments.ferroce, arguments.folder, arguments.kernel, arguments.accel) as run:
         try:
             body(run, arguments)
-        except (Failed, TimeIsUp, Asked, qemu.GuestError, image.ImageError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, where the parts stand tells why)
             # Whoever asks does not want to wait for guests that shut down.
             run.hurry = isinstance(error, Asked)
-            run.check("the run came to its end", False, error)
+            run.check("the run came to its end", False, repr(error))
             traceback.print_exc()
             run.where()
-        wrong = [r for r in run.results if not r["ok"]]
+    if not run.hurry:
+        run.last_words()
+    wrong = run.write()
     print("%s: %d checks, %d wrong, %.0f s; logs in %s"
           % (name, len(run.results), len(wrong), time.monotonic() - run.started, run.folder))
     sys.exit(1 if wrong else 0)
