@@ -45,6 +45,8 @@ OLD_FIRMWARE = [
 PATIENCE = 120
 # What a model says when a process's memory goes before its NIC is reset.
 UNMAPPED = "pages that the firmware holds were unmapped"
+# What it says of the doorbells of a process that has not noticed a reset.
+FORGOTTEN = r"\(UnknownUar\): write to UAR 0x\w+ \+ 0x(20|800)$"
 
 
 def complaints(text, profile, expected=()):
