@@ -8,10 +8,7 @@ mod pair;
 #[path = "common/wire.rs"]
 mod wire;
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use common::{ferroce, run};
+use common::run;
 use pair::Pair;
 use wire::{RoceFrame, roce_frames};
 
@@ -23,16 +20,7 @@ fn data_frames(server: &[&str], client: &[&str]) -> Vec<RoceFrame> {
     let pair = Pair::new();
     let folder = tempfile::tempdir().expect("a folder");
     let pcap = folder.path().join("wire.pcap");
-    let mut process = ferroce(server)
-        .args(pair.nic(0))
-        .args(["--vlan", "7"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut out = BufReader::new(process.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    out.read_line(&mut line).expect("UTF-8");
+    let (process, out, line) = pair.serve(server, &["--vlan", "7"]);
     let port = line.trim().rsplit([' ', ':']).next().unwrap_or_default();
     let options = ["--vlan", "7", "-p", port, "--pcap", &pcap.display().to_string()].map(str::to_string);
     let told = run(client
